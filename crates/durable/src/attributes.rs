@@ -52,7 +52,7 @@ impl Durable {
     }
 }
 
-/// All, sorted, and whether they can be set.
+/// All attributes, sorted, and whether they can be set.
 const ALL: [(&str, bool); 10] = [
     ("durable/backend", true),
     ("durable/batch_sizes", false),
@@ -99,7 +99,7 @@ impl AttributeTree for DurableAttributes {
     }
 
     fn set(&self, path: &str, value: &str) -> Result<(), AttributeError> {
-        // Whoever reads and writes files adds a line's end.
+        // A program that reads and writes files adds a newline.
         let value = value.trim();
         let refused = |accepted: String| AttributeError::Value {
             path: path.to_owned(),
@@ -133,7 +133,7 @@ impl AttributeTree for DurableAttributes {
                 self.durable.set_depth(depth);
             }
             _ => {
-                // Or not there at all.
+                // An error if there is no such attribute.
                 self.get(path)?;
                 return Err(AttributeError::ReadOnly { path: path.to_owned() });
             }
@@ -142,7 +142,7 @@ impl AttributeTree for DurableAttributes {
     }
 }
 
-/// Which of `all` has the name `value`; else what is accepted.
+/// The one of `all` that has the name `value`; the error says what is accepted.
 fn named<T: Copy, const N: usize>(
     all: [T; N],
     name: fn(T) -> &'static str,
@@ -172,7 +172,7 @@ fn counters(counters: &Counters) -> String {
     all.map(line).join("\n")
 }
 
-/// A line for each bucket: what its figures are below, and how many there are.
+/// A line for each bucket: the bound that its figures are below, and how many there are.
 fn histogram(histogram: &Histogram) -> String {
     let lines: Vec<_> =
         histogram.buckets().map(|(below, count)| format!("{below} {count}")).collect();
@@ -181,7 +181,7 @@ fn histogram(histogram: &Histogram) -> String {
 
 fn failed(failures: &[DurabilityError]) -> String {
     let line = |error: &DurabilityError| {
-        // What follows the path may not look like another line.
+        // Quoted, so that nothing in a path looks like another line.
         format!("{} {} {:?}", error.errno, error.operation, error.file)
     };
     failures.iter().map(line).collect::<Vec<_>>().join("\n")

@@ -56,7 +56,8 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// The ring that it had, if there is a new one: to be dropped without the lock.
+    /// Sets the backend. Returns the old ring if there is a new one: to be dropped without the
+    /// lock.
     pub(crate) fn set(&mut self, backend: Backend, depth: usize) -> io::Result<Option<Arc<Ring>>> {
         let has_ring = self.ring.as_ref().is_some_and(|ring| !ring.is_broken());
         let mut old = None;
@@ -73,7 +74,7 @@ impl Chosen {
         }
     }
 
-    /// If that is what syncs files.
+    /// The ring, if it is what syncs files.
     pub(crate) fn ring(&self) -> Option<Arc<Ring>> {
         self.ring.clone().filter(|_| self.backend == Backend::IoUring)
     }
@@ -84,7 +85,7 @@ fn workers(depth: usize) -> u32 {
     u32::try_from(depth.min(i32::MAX as usize)).expect("it fits")
 }
 
-/// There is none here.
+/// Other systems have no ring.
 #[cfg(not(target_os = "linux"))]
 pub(crate) struct Ring;
 

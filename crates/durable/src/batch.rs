@@ -10,13 +10,13 @@ use crate::durable::{Durable, Kind};
 use crate::file_id::FileId;
 use crate::synced::{Synced, SyncedMany};
 
-/// With so many files a batch is a bulk: beside it one who syncs a file each is still alone. Chosen:
-/// more than a file with its directory and a few of its neighbours.
+/// A batch of this many files is a bulk: a caller that syncs single files beside it is still alone.
+/// Chosen: more than a file with its directory and a few of its neighbours.
 pub(crate) const BULK: usize = 8;
 
-/// A bulk that is known to have so many files begins with its first ones: their commit writes back what the
-/// others have written, too, while those are still being asked for. Derived: asking for so many takes 5 ms, as long
-/// as the flush that this costs on a slow disk.
+/// A bulk that is known to have this many files begins with its first ones: their commit also
+/// writes back the data of the others, while those are still being asked for. Derived: asking for
+/// this many takes 5 ms, as long as the flush that this costs on a slow disk.
 pub(crate) const BEGINS_EARLY: usize = 4000;
 
 /// Syncs of several kinds that begin together, so that one commit of the filesystem may do for all
@@ -48,9 +48,9 @@ pub struct Batch {
     all: Vec<Synced>,
     /// Its first file.
     first: Option<FileId>,
-    /// It will have so many files at least.
+    /// It will have at least this many files.
     expected: usize,
-    /// It has begun: flushes of devices that had failed before.
+    /// It has begun; and how many flushes of devices had failed before.
     begun: Option<u64>,
 }
 
@@ -59,7 +59,7 @@ impl Batch {
         Self { durable, all: Vec::new(), first: None, expected: 0, begun: None }
     }
 
-    /// There will be so many files at least.
+    /// There will be at least this many files.
     pub(crate) fn expect(&mut self, files: usize) {
         self.expected = files;
     }

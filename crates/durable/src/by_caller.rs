@@ -18,13 +18,13 @@ use crate::filesystem::{Alone, Work};
 use crate::synced::Verdict;
 use crate::system::Failure;
 
-/// The longest between two looks whether a file that cannot be kept is free.
+/// The longest pause between two looks whether a file that cannot be kept is free.
 const LOOK_AGAIN_MAX: Duration = Duration::from_millis(16);
 
 impl Engine {
     /// Syncs a file on this thread if nothing of its filesystem is under way: it takes no longer
-    /// than the system call. Who `waits` anyway does so also beside what it can be beside. `None`
-    /// otherwise.
+    /// than the system call. A caller that `waits` anyway also does so beside syncs that this one
+    /// may run beside. Otherwise returns `None`.
     pub(crate) fn alone(
         self: &Arc<Self>,
         file: &impl Description,
@@ -71,8 +71,8 @@ impl Engine {
         Some(self.failed(verdict))
     }
 
-    /// Syncs a file that the engine cannot keep, on the caller's thread, when nobody else does, for one who has asked
-    /// since so many [`Engine::losses`]. A failure is sticky all the same.
+    /// Syncs a file that the engine cannot keep, on the caller's thread, when nobody else does.
+    /// `since` is [`Engine::losses`] when the caller asked. A failure is sticky all the same.
     pub(crate) fn sync_here(
         self: &Arc<Self>,
         description: &impl Description,
@@ -83,18 +83,19 @@ impl Engine {
         add(&self.counts.files, 1);
         let known = FileId::of(file);
         let Ok(id) = known else {
-            // Nobody knows which file failed: it cannot be kept for it. Nor is all known to be well then.
+            // Nobody knows which file this is, so a failure cannot be kept for it. Nor does anybody
+            // know that all is well, so this is an error even if the sync succeeds.
             let nameless = FileId { device: 0, inode: 0, is: Is::Other };
             let unknown = known.map_err(|error| Failure { operation: "statx", error }).map(drop);
             let synced = blocking(|| self.system.sync(file, kind)).and(unknown);
             return self.failed(synced.map_err(|e| commit::error(nameless, file, kind, &e)));
         };
-        // Beside another sync of it, one of the two would hear of what fails, and not the other. It may be
-        // one of the caller's own batch, which has not begun.
+        // Of two syncs of the file side by side, only one would hear of a failure. The other may be
+        // one of the caller's own batch, which has not begun: so it is begun first.
         self.go_on();
         let (mut has_claim, mut rest) = (false, Duration::from_millis(1));
         while !self.files().begin_here(id, &mut has_claim) {
-            // Many may wait for a disk that is slow.
+            // The pauses grow, because many callers may wait for a slow disk.
             blocking(|| std::thread::sleep(rest));
             rest = (2 * rest).min(LOOK_AGAIN_MAX);
         }
@@ -107,8 +108,8 @@ impl Engine {
     }
 
     /// Syncs a file through a description that nobody else syncs through meanwhile, on the caller's
-    /// thread, beside whatever else is under way, for those who have asked since so many
-    /// [`Engine::losses`].
+    /// thread, beside whatever else is under way. `since` is [`Engine::losses`] when the callers
+    /// asked.
     pub(crate) fn sync_own(&self, id: FileId, file: &Arc<File>, since: u64) -> Verdict {
         if let Some(error) = self.files().failure(id) {
             return self.failed(Err(error));
@@ -125,7 +126,8 @@ impl Engine {
         synced.map_err(|failure| commit::error(id, file, kind, &failure))
     }
 
-    /// As [`Files::end_own`](crate::files::Files::end_own), and tells those who wait in vain.
+    /// As [`Files::end_own`](crate::files::Files::end_own), and tells the callers that wait in
+    /// vain.
     pub(crate) fn end_own(
         &self,
         id: FileId,

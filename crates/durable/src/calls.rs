@@ -15,14 +15,14 @@ use crate::synced::Verdict;
 /// What is called with the verdict.
 pub(crate) type Call = Box<dyn FnOnce(Verdict) + Send>;
 
-/// So many calls may be in each other on a thread. Guessed: far below what a stack holds.
+/// How deeply calls may be nested on a thread. Guessed: far below what a stack holds.
 const DEPTH_MAX: u32 = 16;
 
 thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Calls them in turn. One that panics has said so, and takes nothing from those behind it.
+/// Calls them in turn. A call that panics has reported that, and the ones behind it are still made.
 pub(crate) fn tell(calls: impl IntoIterator<Item = Call>, verdict: &Verdict) {
     let depth = DEPTH.with(Cell::get);
     DEPTH.with(|current| current.set(depth + 1));
@@ -32,7 +32,8 @@ pub(crate) fn tell(calls: impl IntoIterator<Item = Call>, verdict: &Verdict) {
     DEPTH.with(|current| current.set(depth));
 }
 
-/// Whether this thread is as deep in calls as it may be: whoever asks for a sync is to be called by another one.
+/// Whether calls on this thread are nested as deeply as they may be. Then a caller that asks for a
+/// sync must be called by another thread.
 pub(crate) fn is_deep() -> bool {
     DEPTH.with(Cell::get) >= DEPTH_MAX
 }

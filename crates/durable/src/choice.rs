@@ -3,22 +3,24 @@
 //! One way is in use. Now and then another is tried, each in its turn, and it stays if it is
 //! better.
 
-/// Another way is tried after so many figures, and after twice as many each time it was
-/// not better, four times where it was far from that, up to the last: a way that is half as fast
-/// then costs less than 1 %. The first time one is enough, because nothing is known yet.
+/// Another way is tried after `FIGURES_MIN` figures. Each time it was not better, the next trial
+/// comes after twice as many, or four times as many if it was far from better, up to `FIGURES_MAX`:
+/// a way that is half as fast then costs less than 1 %. The first trial comes after one figure,
+/// because nothing is known yet.
 const FIGURES_MIN: u32 = 4;
 const FIGURES_MAX: u32 = 256;
 
-/// It has to be so much better, in so many figures one after the other: beyond what
-/// figures of one way differ by. Measured: with one figure 6 % of answers were by the worse way.
-/// The way to begin with need not be, or one that was luckier once would stay though it is worse.
+/// Another way has to be better by this factor, in this many figures one after the other: by more
+/// than figures of one way differ. Measured: with one figure, 6 % of answers were by the worse way.
+/// The first way need not be better by the factor, or a way that was once luckier would stay
+/// although it is worse.
 const BETTER: f64 = 1.1;
 const TRIAL_FIGURES: u32 = 2;
 
-/// A way that has less than this part of what the best one has is far from it.
+/// A way whose figure is less than this part of the best way's is far from better.
 const FAR: f64 = 0.75;
 
-/// How much a new figure counts: one part in so many.
+/// How much a new figure counts: one part in this many.
 const SHARE: f64 = 4.0;
 
 /// See the module.
@@ -26,32 +28,32 @@ const SHARE: f64 = 4.0;
 pub(crate) struct Choice {
     /// Ways are numbers below this one.
     ways: usize,
-    /// The one to go where all are as good.
+    /// The way to use if all are equally good.
     first: usize,
     way: usize,
-    /// How fast it was.
+    /// How fast `way` was.
     rate: Option<f64>,
-    /// Another one is being tried, for so many figures more; and the one tried last.
+    /// For how many more figures another way is being tried; and the way tried last.
     trial: u32,
     tried: usize,
-    /// Figures since the last trial, and how many there are until the next one.
+    /// Figures since the last trial, and after how many the next one begins.
     figures: u32,
     until_trial: u32,
 }
 
 impl Choice {
-    /// One of so many ways, two at least; this one to begin with.
+    /// A choice among this many ways, at least two, that begins with `way`.
     pub(crate) fn new(ways: usize, way: usize) -> Self {
         let until_trial = 1;
         Self { ways, first: way, way, rate: None, trial: 0, tried: way, figures: 0, until_trial }
     }
 
-    /// Whether that way is only being tried.
+    /// Whether the present way is only being tried.
     pub(crate) fn is_trial(&self) -> bool {
         self.trial > 0
     }
 
-    /// The way to go now.
+    /// The way to use now.
     pub(crate) fn way(&self) -> usize {
         if self.trial > 0 { self.tried } else { self.way }
     }
@@ -61,7 +63,7 @@ impl Choice {
         self.rate
     }
 
-    /// How fast it was, by [`Choice::way`]: more is better.
+    /// Notes how fast [`Choice::way`] was: more is better.
     pub(crate) fn note(&mut self, rate: f64) {
         if self.trial > 0 {
             self.figures = 0;

@@ -27,23 +27,25 @@ pub(crate) fn file(
     if id.is == Is::Directory { directory(system, file, kind) } else { system.sync(file, kind) }
 }
 
-/// Syncs a directory. XFS does so by its log alone, and once that has failed, for whomever, it says that all is well; but
-/// nothing can be looked at there any more.
+/// Syncs a directory. XFS does so by its log alone. Once the log has failed, in whichever call, the
+/// sync reports that all is well, but nothing there can be examined any more.
 pub(crate) fn directory(system: &dyn System, file: &File, kind: Kind) -> Result<(), Failure> {
     system.sync(file, kind)?;
     FileId::of(file).map_err(|error| Failure { operation: "statx", error }).map(drop)
 }
 
-/// What becomes of a file that has been synced, or not.
+/// The verdict for a file that has been synced, or not: also from what its other descriptions have
+/// heard.
 pub(crate) fn verdict(system: &dyn System, sync: &Sync, synced: Result<(), Failure>) -> Verdict {
     let heard = synced.and(others(system, sync));
     heard.map_err(|failure| error(sync.id, &sync.file, sync.kind, &failure))
 }
 
-/// Asks all of them, whatever one says: what is not heard now is heard by a later sync, of other data.
+/// Asks all other descriptions, even after one has reported an error: an error that is not heard
+/// now would be heard by a later sync, of other data.
 fn others(system: &dyn System, sync: &Sync) -> Result<(), Failure> {
     let ask = |other| {
-        // A filesystem over another one, or in user space, may tell by a sync alone.
+        // A filesystem over another one, or in user space, may report errors by a sync alone.
         if sync.is_known { system.check(other) } else { system.sync(other, sync.kind) }
     };
     sync.others.iter().map(|other| ask(other)).fold(Ok(()), Result::and)
@@ -54,7 +56,7 @@ pub(crate) struct Committed {
     pub(crate) verdicts: Vec<Verdict>,
     /// This program may not commit filesystems: its files were synced one by one.
     pub(crate) is_forbidden: bool,
-    /// How the flush of the device failed. Nobody can tell whose data that was: all have failed.
+    /// How the flush of the device failed. Nobody can tell whose data was lost, so all have failed.
     pub(crate) lost: Option<Failure>,
 }
 
@@ -81,18 +83,18 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Com
     let tells_of_data = commits == Commits::ThenFlush;
     let witness = if tells_of_data { None } else { system.witness(&first.file) };
     let committed = system.sync_filesystem(&first.file);
-    // Each file knows of its own data.
+    // Each file reports on its own data.
     let lost_data = hear(&mut verdicts, syncs, check);
     if let Err(failure) = committed {
-        // Then nothing has been begun.
+        // With these errors nothing has been begun.
         let is_forbidden = matches!(failure.error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS));
         let is_no_flush = is_forbidden || is_for_want_of_space(&failure);
         let is_a_strangers =
             || plain.is_some() && witness.is_some_and(|saw_data_fail| saw_data_fail());
-        // What nobody's data explains was the flush, or the journal: their first failure may be all that is
-        // heard of it. Of XFS each sync of a plain file hears of them,
+        // A failure that nobody's data explains was the flush or the journal, and this may be the
+        // only report of it. XFS reports it again to each sync of a plain file.
         let is_told = lost_data > 0 || is_no_flush || tells_of_data || is_a_strangers();
-        // and that is nobody's data either.
+        // A failure that only such a sync hears of is nobody's data either.
         let mut has_heard = || hear(&mut verdicts, syncs, |sync| one(system, sync)) > lost_data;
         let is_lost = !is_told || (has_heard() && !is_no_flush);
         let lost = is_lost.then_some(failure);
@@ -102,23 +104,25 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Com
     if commits == Commits::Flushed {
         return Committed::of(verdicts);
     }
-    // By a plain file, since XFS only forces its log for a directory.
+    // Through a plain file, because XFS only forces its log for a directory.
     let flushed = system.flush_device(&plain.unwrap_or(first).file);
     let is_no_flush = flushed.as_ref().is_err_and(is_for_want_of_space);
     if is_no_flush {
-        // Of what was written to that file meanwhile: each has a flush of his own, then.
+        // The error is about data written to that file meanwhile. Then each file is synced by
+        // itself, with a flush of its own.
         hear(&mut verdicts, syncs, |sync| one(system, sync));
     }
     let lost = flushed.err().filter(|_| !is_no_flush);
     Committed { lost, ..Committed::of(verdicts) }
 }
 
-/// Some data found no place: of a flush there is nothing to be told by that.
+/// Whether some data found no place on the disk: that says nothing about a flush.
 fn is_for_want_of_space(failure: &Failure) -> bool {
     matches!(failure.error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
-/// Asks each, and keeps what it hears, since nobody hears it again. How many have failed by now.
+/// Asks about each file, and keeps what it hears, because nobody hears it again. Returns how many
+/// files have failed by now.
 fn hear(verdicts: &mut [Verdict], syncs: &[Sync], ask: impl Fn(&Sync) -> Verdict) -> usize {
     for (verdict, sync) in verdicts.iter_mut().zip(syncs) {
         let heard = ask(sync);
@@ -129,8 +133,9 @@ fn hear(verdicts: &mut [Verdict], syncs: &[Sync], ask: impl Fn(&Sync) -> Verdict
     verdicts.iter().filter(|verdict| verdict.is_err()).count()
 }
 
-/// What becomes of a sync for those who have asked since so many flushes of devices had failed: where one of
-/// its device has failed since, nobody can tell whether their data was with that.
+/// The verdict for callers that asked for a sync when `since` flushes of devices had failed. If a
+/// flush of the file's device has failed since, it is an error: nobody can tell whether their data
+/// was lost with that.
 pub(crate) fn unless_lost(
     files: &Files,
     since: u64,
@@ -147,13 +152,13 @@ pub(crate) fn error(id: FileId, file: &File, kind: Kind, failure: &Failure) -> D
     let errno = failure.error.raw_os_error().unwrap_or(0);
     let refused = match id.is {
         Is::Other => matches!(errno, libc::EINVAL | libc::EBADF),
-        // This may be what a write-back came to, which is told once; or the kernel has no such operation for it, as
-        // for files of /proc.
+        // EINVAL may be the result of a write-back, which is reported once; or the kernel has no
+        // such operation for the file, as for files of /proc.
         _ => errno == libc::EINVAL && rustix::fs::fsync(file) == Err(rustix::io::Errno::INVAL),
     };
     DurabilityError {
         file: name(id, file),
-        // Of a file that cannot even be asked: anywhere.
+        // Anywhere, if the file's length cannot even be asked.
         range: 0..file.metadata().map_or(u64::MAX, |metadata| metadata.len()),
         operation: failure.operation,
         errno,

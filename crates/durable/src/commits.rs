@@ -59,29 +59,30 @@ mod linux {
     const EXT: FsWord = 0xEF53;
     const XFS: FsWord = 0x5846_5342;
 
-    /// By power cuts, on these two (`tests/power_cut`), and as the module says.
+    /// Known from power cuts on these two (`tests/power_cut`), and from what the module says.
     pub(crate) fn of(file: &File) -> Commits {
-        // These two are on a block device, and a filesystem that is not may have to ask a server.
+        // These two are on block devices. A filesystem that is not may have to ask a server.
         if FileId::of(file).map_or(true, |id| major(id.device) == 0) {
             return Commits::Unknown;
         }
         match fstatfs(file).map(|found| found.f_type) {
             Ok(EXT) if is_honest() && has_plain_journal(file) => Commits::Flushed,
-            // After a failure of its log it is shut down.
+            // XFS shuts down after a failure of its log.
             Ok(XFS) if !has_realtime_device(file) => Commits::ThenFlush,
             Ok(EXT) => Commits::MayFlush,
             _ => Commits::Unknown,
         }
     }
 
-    /// Whether a second device may have data, or nobody knows.
+    /// Whether a second device may hold data; also `true` if that cannot be found out.
     fn has_realtime_device(file: &File) -> bool {
         let Ok(FileId { device, .. }) = FileId::of(file) else { return true };
         let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return true };
         names_realtime_device(&mounts, &format!("{}:{}", major(device), minor(device)))
     }
 
-    /// A mount that is not there, as in another namespace, says nothing.
+    /// Also `true` if the device is mounted nowhere here, as in another namespace: nothing is known
+    /// then.
     fn names_realtime_device(mounts: &str, device: &str) -> bool {
         let of_it = |line: &&str| line.split(' ').nth(2) == Some(device);
         let mut of_it = mounts.lines().filter(of_it).peekable();
@@ -101,8 +102,9 @@ mod linux {
         is_plain && Path::new(&format!("/proc/fs/jbd2/{name}-8")).exists()
     }
 
-    /// Whether this kernel's `syncfs` tells of ext4 whatever fails: since 5.17 what fails meanwhile,
-    /// since 6.13 that it was shut down before, since 6.15 that an error had made it read-only.
+    /// Whether this kernel's `syncfs` reports whatever fails on ext4: since 5.17 what fails
+    /// meanwhile, since 6.13 that it was shut down before, since 6.15 that an error had made it
+    /// read-only.
     fn is_honest() -> bool {
         static IS: LazyLock<bool> = LazyLock::new(|| {
             let release = rustix::system::uname();

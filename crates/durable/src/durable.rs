@@ -151,10 +151,11 @@ impl Durable {
     pub fn sync_range(&self, file: &impl Description, range: Range<u64>) -> Synced {
         let failure =
             || FileId::of(file.file()).ok().and_then(|id| self.engine.files().failure(id));
-        // One that ends before it begins is none at all, but a sum that was too large: that is synced.
+        // A range that ends before it begins is not empty but a sum that was too large: that is
+        // synced.
         match (range.start == range.end).then(failure) {
             None => self.fdatasync(file),
-            // Nothing of it is asked for; but what is lost is told.
+            // Nothing is to be synced; but an earlier loss is reported.
             Some(failure) => Synced::done(&self.engine.failed(failure.map_or(Ok(()), Err))),
         }
     }
@@ -246,7 +247,7 @@ impl Durable {
         }
         let asks = Asks { synced: self.begin(file, Kind::Data), call: Some(Box::new(done)) };
         if is_deep {
-            // The verdict may be there already.
+            // The verdict may be there already, so a worker asks for the call.
             self.engine.execute(move || drop(asks));
         }
     }
@@ -362,7 +363,7 @@ impl Durable {
         if backend == Backend::IoUring && !self.engine.system.is_real() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        // One that is broken is dropped, which may take long, when others can go on.
+        // A broken ring is dropped when others can go on, because that may take long.
         let _old = self.engine.chosen().set(backend, self.depth())?;
         Ok(())
     }
@@ -383,8 +384,8 @@ impl Durable {
         synced
     }
 
-    /// `callers`: 0 for the files of a batch, which has one if it is no bulk.
-    /// `is_fresh`: nobody else has the description, which was opened just now.
+    /// `callers` is 0 for the files of a batch: the batch counts as one if it is no bulk. If
+    /// `is_fresh`, the description was opened just now, and nobody else has it.
     pub(crate) fn ask(
         &self,
         file: &impl Description,
@@ -403,7 +404,7 @@ impl Durable {
                 Synced::of(outcome)
             }
             Ok(Asked::Failed(error)) => Synced::done(&engine.failed(Err(error))),
-            // Out of descriptors, for one: then the asker's own will do, and the asker waits.
+            // Out of descriptors, for one: then the asker's own is used, and the asker waits.
             Err(_) => Synced::done(&engine.sync_here(file, kind, engine.losses())),
         }
     }
@@ -413,7 +414,7 @@ impl Durable {
         let alone = self.engine.alone(file, kind, true);
         let verdict = alone.unwrap_or_else(|| self.begin(file, kind).wait());
         if verdict.as_ref().is_err_and(DurabilityError::has_not_begun) {
-            // A worker was to do it, and the runtime has ended.
+            // The runtime has ended before a worker could do it.
             return self.engine.sync_here(file, kind, since);
         }
         verdict
@@ -429,7 +430,7 @@ impl fmt::Debug for Durable {
     }
 }
 
-/// Who is to be called with what came of a sync; asks for that by whoever drops it.
+/// A call to be made with the verdict of a sync. Dropping this asks for the call.
 struct Asks {
     synced: Synced,
     call: Option<Call>,

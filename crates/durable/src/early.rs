@@ -54,7 +54,7 @@ impl WriteBack {
     }
 }
 
-/// Of the two ways, the one that begins it early; the other is 0.
+/// The way that begins write-back early; the other way is 0.
 const EARLY: usize = 1;
 
 /// The waves of one filesystem, one after the other.
@@ -70,7 +70,7 @@ struct Wave {
     began: Instant,
     files: usize,
     left: usize,
-    /// It was as the choice was, and all its files were synced by themselves.
+    /// The wave follows the choice, and all its files so far were synced by themselves.
     counts: bool,
 }
 
@@ -82,8 +82,8 @@ impl Default for Waves {
 }
 
 impl Waves {
-    /// So many files wait, of which `depth` can be synced side by side: whether they are a wave, and
-    /// if so whether its write-back is begun early. One wave ends before the next begins.
+    /// Whether this many files that wait are a wave, if `depth` can be synced side by side; and if
+    /// so, whether its write-back is begun early. One wave ends before the next begins.
     pub(crate) fn begin(
         &mut self,
         write_back: WriteBack,
@@ -104,7 +104,7 @@ impl Waves {
         Some(!counts || self.is_early())
     }
 
-    /// So many files of the wave have been synced, by themselves or not.
+    /// Notes that this many files of the wave have been synced, by themselves or not.
     pub(crate) fn end(&mut self, files: usize, by_themselves: bool, now: Instant) {
         let Some(wave) = &mut self.wave else { return };
         wave.left = wave.left.saturating_sub(files);
@@ -131,8 +131,8 @@ mod tests {
 
     use super::*;
 
-    /// A thousand waves of 100 files, which take so many milliseconds early and late; how many were
-    /// early.
+    /// Simulates a thousand waves of 100 files, which take this many milliseconds early and late.
+    /// Returns how many were early.
     fn early(waves: &mut Waves, now: &mut Instant, milliseconds: [u64; 2]) -> usize {
         let wave = |_: &i32| {
             let is_early = waves.begin(WriteBack::Auto, 100, 64, *now).unwrap();

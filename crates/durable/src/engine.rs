@@ -1,4 +1,4 @@
-//! What runs: begins, carries out and ends jobs, and tells the waiting callers.
+//! The engine: begins, carries out and ends jobs, and tells the waiting callers.
 
 use std::fs::File;
 use std::io;
@@ -29,27 +29,30 @@ use crate::system::{Failure, System};
 /// What all clones of a [`Durable`](crate::Durable) share.
 pub(crate) struct Engine {
     files: Mutex<Files>,
-    /// Those have come for whom a group was put off.
+    /// Notified when a group, or a file's next sync, need not be put off any longer.
     gathered: Condvar,
     pub(crate) system: Box<dyn System>,
     workqueue: Workqueue,
     pub(crate) settings: Settings,
     pub(crate) crowd: Crowd,
-    /// The device that was met last, if it can be committed, to be asked nothing more.
+    /// The device that [`Engine::meet`] met last, if its filesystem can be committed: it need not
+    /// be asked again. Otherwise `u64::MAX`.
     met: AtomicU64,
     backend: Mutex<Chosen>,
-    /// Flushes of devices that have failed: as `files` have it, for those who have not the lock.
+    /// How many flushes of devices have failed: a copy of the count in `files`, to be read without
+    /// the lock.
     losses: AtomicU64,
     pub(crate) counts: Counts,
-    /// The runtime has.
+    /// The runtime has ended.
     ended: AtomicBool,
 }
 
 impl Engine {
-    /// Of its workqueue.
+    /// The name of its workqueue.
     pub(crate) const NAME: &str = "durable";
 
-    /// One for an engine: where no thread can be had, syncs that items wait for go on all the same.
+    /// Makes the workqueue of an engine. It has a rescuer, so that syncs which items wait for go on
+    /// even if no thread can be created.
     pub(crate) fn workqueue(runtime: &Runtime) -> Result<Workqueue, WorkqueueError> {
         runtime.workqueue(Self::NAME).mem_reclaim().build()
     }
@@ -94,7 +97,7 @@ impl Engine {
         lock(&self.backend)
     }
 
-    /// Counts a verdict that somebody gets without sharing it.
+    /// Counts a verdict if it is a failure: once, however many callers share it.
     pub(crate) fn failed(&self, verdict: Verdict) -> Verdict {
         if verdict.is_err() {
             add(&self.counts.failed, 1);
@@ -102,22 +105,23 @@ impl Engine {
         verdict
     }
 
-    /// Tells those who wait for a sync that will not be; not under the lock, as its file is closed.
+    /// Tells the callers that wait for a sync which will not run. Not to be called under the lock,
+    /// because this may close the sync's file.
     pub(crate) fn tell(&self, sync: Option<Box<Sync>>, verdict: &Verdict) {
         if let Some(sync) = sync {
             sync.outcome.set(&self.failed(verdict.clone()));
         }
     }
 
-    /// How many flushes of devices have failed. Whoever asks now is told of those that fail before his
-    /// sync ends (see [`Engine::commit`]).
+    /// How many flushes of devices have failed. A caller that asks for a sync now is told of those
+    /// that fail before its sync ends (see [`Engine::commit`]).
     pub(crate) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Relaxed)
     }
 
-    /// Lets a worker do this; dropped if the runtime has ended.
+    /// Lets a worker do this. The work is dropped if the runtime has ended.
     pub(crate) fn execute(&self, work: impl FnOnce() + Send + 'static) {
-        // Who happens to be there hands the work of others on, also items' whose runtime ends.
+        // Any thread may hand on the work of other callers here, also an item whose runtime ends.
         self.workqueue.execute_for_accepted(work);
     }
 
@@ -131,8 +135,9 @@ impl Engine {
         }
     }
 
-    /// Begins with what waits on a filesystem, of a bulk of so many files, if they will be committed. Then
-    /// what is asked for after it has to be told of [`Engine::unless_lost`] since.
+    /// Commits what already waits on a filesystem, of a bulk of `expected` files, if all of them
+    /// are worth a commit. Files of the bulk that are asked for afterwards must then be checked by
+    /// [`Engine::unless_lost`], with the returned count.
     pub(crate) fn begin_bulk(self: &Arc<Self>, device: u64, expected: usize) -> Option<u64> {
         let policy = self.policy();
         let since = self.losses();
@@ -141,15 +146,17 @@ impl Engine {
         Some(since)
     }
 
-    /// What becomes of a file of a bulk that has been asked for: it is lost with what the bulk began with,
-    /// where a flush of its device has failed since. A commit may have written its data back before.
+    /// The result for a file of a bulk that was asked for after the bulk's first commit had begun.
+    /// If a flush of its device has failed since, the file has failed, too: that commit may have
+    /// written its data back before.
     pub(crate) fn unless_lost(
         &self,
         since: u64,
         (file, kind): (&impl Description, Kind),
         synced: Synced,
     ) -> Synced {
-        // Who asked under the lock before it was counted is one of those that waited then.
+        // A file that was asked for, under the lock, before a loss was counted is one of those that
+        // waited then.
         if self.losses() == since {
             return synced;
         }
@@ -182,7 +189,8 @@ impl Engine {
     fn hand_over(self: &Arc<Self>, job: Job) {
         let ring = self.chosen().ring();
         match (job, ring) {
-            // Others, and directories, are asked after it, which may take long: not on the ring's thread.
+            // After the sync, other descriptions and directories are asked, too. That may take
+            // long, so it is not for the ring's thread.
             (Job::File(sync), Some(ring))
                 if sync.id.is != Is::Directory && sync.others.is_empty() =>
             {
@@ -201,8 +209,8 @@ impl Engine {
         let done = move |synced: io::Result<()>| {
             let errno = synced.as_ref().err().and_then(io::Error::raw_os_error);
             if matches!(errno, Some(libc::ECANCELED | libc::EINTR)) {
-                // The kernel has not even begun: it had no worker for it, or the ring is broken. Or it
-                // was interrupted.
+                // The kernel has not even begun, because it had no worker for it or the ring is
+                // broken. Or the sync was interrupted.
                 let run = Run { engine: Arc::clone(&engine), job: Some(Job::File(sync)) };
                 return engine.execute(move || run.run());
             }
@@ -211,7 +219,7 @@ impl Engine {
         ring.sync(file, kind, Box::new(done));
     }
 
-    /// The ring has done a sync.
+    /// Ends a sync that the ring has done.
     fn ended_by_ring(self: &Arc<Self>, sync: Sync, synced: io::Result<()>, began: Instant) {
         add(&self.counts.files, 1);
         let operation = "fsync by io_uring";
@@ -223,7 +231,7 @@ impl Engine {
         }
     }
 
-    /// Does a job. There may be another one then, for the same thread.
+    /// Does a job. Returns another one, if there is one, for the same thread.
     fn run(self: &Arc<Self>, job: Job) -> Option<Job> {
         let began = Instant::now();
         let (syncs, verdicts, was_commit) = match job {
@@ -240,7 +248,7 @@ impl Engine {
                 add(&self.counts.early, files.len() as u64);
                 for (id, file) in &files {
                     if let Err(failure) = self.system.begin_write_back(file) {
-                        // Its sync, which is to come, ends with this.
+                        // Its sync, which is still to come, ends with this.
                         let verdict = Err(commit::error(*id, file, Kind::Data, &failure));
                         self.files().note_failure(*id, &verdict, file);
                     }
@@ -273,18 +281,19 @@ impl Engine {
     fn note_commits(&self, device: u64, commits: bool, may_change: bool) {
         let mut files = self.files();
         files.note_commits(device, commits, may_change);
-        // Under the lock: of the one that was met last nothing may be forgotten.
+        // Under the lock, so that `met` never names a filesystem that has been forgotten.
         self.met.store(if commits { device } else { u64::MAX }, Ordering::Relaxed);
     }
 
-    /// Puts a group off, as after a commit for so many.
+    /// Puts a group off, as after a commit for `expected` callers.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn put_off(self: &Arc<Self>, device: u64, expected: usize, limit: Duration) {
         self.files().put_off(device, expected);
         self.hand_over(Job::Gather(device, limit));
     }
 
-    /// Waits until those have come for whom a group or a file's next sync was put off, or until then.
+    /// Waits until the callers for whom a group or a file's next sync was put off have come, or
+    /// until `until`.
     fn gather(&self, until: Instant, have_come: impl Fn(&Files) -> bool) -> MutexGuard<'_, Files> {
         let mut files = self.files();
         while !have_come(&files) {
@@ -297,7 +306,7 @@ impl Engine {
         files
     }
 
-    /// As [`Files::ask`]; what there is to do then is for [`Engine::go_on`].
+    /// As [`Files::ask`]. [`Engine::go_on`] must follow, to begin what there is to do.
     pub(crate) fn ask(
         &self,
         id: FileId,
@@ -307,18 +316,19 @@ impl Engine {
         is_fresh: bool,
     ) -> io::Result<Asked> {
         self.meet(id.device, file.file());
-        // The number that the asker knows it by: where it is still of the same description that is not
-        // to be kept once more.
+        // The number that the asker knows the file by. If it still refers to a description that is
+        // kept already, that is not kept once more.
         let number = (!is_fresh).then(|| file.file().as_raw_fd());
         self.files().ask(id, kind, callers, number, || file.keep())
     }
 
-    /// Commits the filesystem of these, if it still can be: its device's number may have become
-    /// another's, which is noted.
+    /// Commits the filesystem of these files, if it still can be committed: the device number may
+    /// by now belong to another filesystem, which is then noted.
     ///
-    /// Where the flush of the device fails, those who wait for the next commit have failed as well, and those
-    /// whose syncs are under way ([`commit::unless_lost`]): this one may have written their data back, and the next
-    /// flush may do without what the device has lost.
+    /// If the flush of the device fails, the files that wait for the next commit have failed as
+    /// well, and so have those whose syncs are under way ([`commit::unless_lost`]): this commit may
+    /// have written their data back, and the next flush may succeed without what the device has
+    /// lost.
     fn commit(&self, mut syncs: Vec<Sync>, early: bool) -> (Vec<Sync>, Vec<Verdict>) {
         let Some(first) = syncs.first() else { return (syncs, Vec::new()) };
         let device = first.id.device;
@@ -340,7 +350,7 @@ impl Engine {
             self.note_commits(device, false, false);
         }
         let Some(failure) = lost.map(Arc::new) else { return (syncs, verdicts) };
-        // Before anything else: whose sync ends before this is told that all is well.
+        // Before anything else, because a sync that ends before this reports that all is well.
         let waiting = {
             let mut files = self.files();
             self.losses.store(files.note_lost(device, &failure), Ordering::Relaxed);
@@ -354,8 +364,9 @@ impl Engine {
         (syncs, verdicts)
     }
 
-    /// A job has run, syncs of files or a commit: notes what came of it, and tells those who waited. One
-    /// of the jobs that can begin now is left to the caller, who may be the ring's thread.
+    /// Ends a job that has run, syncs of files or a commit: notes the verdicts, and tells the
+    /// callers that waited. One of the jobs that can begin now is left to the calling thread, which
+    /// may be the ring's.
     pub(crate) fn end(
         self: &Arc<Self>,
         (syncs, verdicts, was_commit): (Vec<Sync>, Vec<Verdict>, bool),
@@ -370,7 +381,7 @@ impl Engine {
                 files.note_ended(only.id, only.askers, took);
             }
             for (sync, verdict) in syncs.iter().zip(verdicts) {
-                // Also where somebody has acknowledged it meanwhile.
+                // `heard` counts even if somebody has acknowledged that failure meanwhile.
                 let verdict = sync.heard.as_ref().map_or(verdict, |heard| Err((**heard).clone()));
                 let of = (sync.id, &*sync.file, sync.kind);
                 let verdict = commit::unless_lost(&files, sync.since, of, verdict);
@@ -381,7 +392,7 @@ impl Engine {
             device.and_then(|device| files.begin_gather(device, policy))
         };
         self.counts.batches.note(syncs.iter().map(|sync| sync.askers).sum());
-        // What others can do begins before those who wait are woken.
+        // Jobs for other threads begin before the waiting callers are woken.
         let mut mine = gathers.or_else(|| self.next_job());
         self.go_on();
         let ended = Instant::now();
@@ -395,11 +406,11 @@ impl Engine {
         }
         let telling = Telling { engine: Arc::clone(self), all };
         if calls {
-            // They may wait for somebody who waits for the next job.
+            // The functions called may wait for somebody who waits for the next job.
             mine.take().into_iter().for_each(|job| self.hand_over(job));
         }
         if calls && by_ring {
-            // What is called may take long, and others wait for the ring's thread.
+            // The functions called may take long, and others wait for the ring's thread.
             self.execute(move || drop(telling));
         } else {
             drop(telling);
@@ -408,7 +419,7 @@ impl Engine {
         mine
     }
 
-    /// A job will not run, because the runtime has ended; nor will those that wait.
+    /// Gives up a job that will not run because the runtime has ended, and those that wait.
     fn give_up(self: &Arc<Self>, job: Job) {
         self.ended.store(true, Ordering::Release);
         self.give_up_one(job);
@@ -447,7 +458,7 @@ fn end_job(files: &mut Files, syncs: &[Sync], was_commit: bool, took: Duration, 
     }
 }
 
-/// Nothing is known to be lost, nor to be durable.
+/// The error of a sync that did not begin: nothing is known to be lost, nor to be durable.
 pub(crate) fn runtime_ended(id: FileId, file: &File, kind: Kind) -> DurabilityError {
     let error = io::Error::from(rustix::io::Errno::CANCELED);
     let failure = Failure { operation: "the runtime, which has ended, before the sync", error };
@@ -458,10 +469,10 @@ pub(crate) fn nanoseconds(took: Duration) -> u64 {
     u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Those who are to hear what came of their syncs, by whoever drops this.
+/// Callers that are to be told their verdicts. Dropping this tells them.
 struct Telling {
     engine: Arc<Engine>,
-    /// With those who wait for the next one of a file, in vain.
+    /// Each with the next sync of the file, if its callers wait in vain.
     all: Vec<(Sync, Verdict, Option<Box<Sync>>)>,
 }
 
@@ -474,14 +485,15 @@ impl Drop for Telling {
     }
 }
 
-/// A job on its way: it runs, or those who wait for it are told that it does not.
+/// A job on its way to a worker. If this is dropped before the job has run, the callers that wait
+/// for it are told that it will not.
 struct Run {
     engine: Arc<Engine>,
     job: Option<Job>,
 }
 
-/// So many jobs one after the other; then the worker looks for other work, and whether the runtime
-/// ends.
+/// How many jobs a worker does one after the other. Then it looks for other work, and whether the
+/// runtime ends.
 pub(crate) const TURNS_MAX: usize = 16;
 
 impl Run {
@@ -489,7 +501,7 @@ impl Run {
         blocking(|| {
             for _ in 0..TURNS_MAX {
                 let Some(job) = self.job.take() else { return };
-                // No other thread has to be woken for it.
+                // The next job stays here, so that no other thread has to be woken for it.
                 self.job = self.engine.run(job);
             }
         });

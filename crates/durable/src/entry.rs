@@ -19,33 +19,33 @@ use crate::synced::Outcome;
 #[derive(Debug)]
 pub(crate) struct Sync {
     pub(crate) id: FileId,
-    /// The asker's description: one of those who share it.
+    /// The first asker's description.
     pub(crate) file: Arc<File>,
     pub(crate) kind: Kind,
     pub(crate) outcome: Arc<Outcome>,
-    /// When it was asked for first, and how often since.
+    /// When it was asked for first, and how often altogether.
     pub(crate) asked_at: Instant,
     pub(crate) askers: u64,
-    /// Callers who would ask again: of a batch its first file has one, if that is no bulk.
+    /// How many callers may ask again. A batch that is no bulk counts as one, at its first file.
     pub(crate) callers: usize,
-    /// Other descriptions of it that somebody has asked for: each hears of errors by itself.
+    /// Other descriptions through which the file was asked for: each hears of errors by itself.
     pub(crate) others: Vec<Arc<File>>,
-    /// The number that its first asker knew `file` by,
+    /// The number that the first asker knew `file` by.
     pub(crate) number: Option<RawFd>,
-    /// and those of the others, with their places among them.
+    /// The numbers of `others`, with their places there.
     numbers: BTreeMap<RawFd, usize>,
-    /// It was one of those that waited when a wave began.
+    /// It waited when a wave began, and so is part of it.
     pub(crate) in_wave: bool,
     /// What went wrong as its write-back began.
     pub(crate) heard: Option<Box<DurabilityError>>,
-    /// What its filesystem does is known.
+    /// It is known what its filesystem does: that it can be committed.
     pub(crate) is_known: bool,
-    /// Flushes of devices that had failed when it was asked for first.
+    /// How many flushes of devices had failed when it was asked for first.
     pub(crate) since: u64,
 }
 
 impl Sync {
-    /// Of one asker.
+    /// A sync with one asker.
     pub(crate) fn new(id: FileId, file: Arc<File>, kind: Kind) -> Self {
         Self {
             id,
@@ -65,22 +65,22 @@ impl Sync {
         }
     }
 
-    /// Whether what has this number now is one of its descriptions. It need not be the one that had it
-    /// before: that may have been closed, and another one duplicated, which has heard of other errors.
+    /// Whether `number` now refers to one of its descriptions. The description that had the number
+    /// before may have been closed, and another one duplicated, which has heard of other errors.
     pub(crate) fn knows(&self, number: RawFd) -> bool {
         let other = self.numbers.get(&number).map(|place| &self.others[*place]);
         let first = (self.number == Some(number)).then_some(&self.file);
         first.into_iter().chain(other).any(|file| is_of(file, number))
     }
 
-    /// One more description, which its asker knows by this number.
+    /// Adds a description, which its asker knows by this number.
     pub(crate) fn learn(&mut self, number: RawFd, other: Arc<File>) {
         self.numbers.insert(number, self.others.len());
         self.others.push(other);
     }
 }
 
-/// Elsewhere the system does not tell.
+/// Only Linux tells which description a descriptor refers to; elsewhere the numbers are compared.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn is_of(file: &File, number: RawFd) -> bool {
     std::os::fd::AsRawFd::as_raw_fd(file) == number
@@ -94,52 +94,53 @@ pub(crate) type Failed = (DurabilityError, Option<Arc<File>>);
 pub(crate) enum By {
     #[default]
     Nobody,
-    /// A worker, or a caller for whom it was free.
+    /// A worker, or a caller that found the file free.
     Turn,
-    /// Somebody who had a claim to the next turn.
+    /// A caller that had a claim to the next turn.
     Claim,
 }
 
 /// One file. Small, since there are thousands.
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
-    /// While it is being synced, what was asked for since has to wait.
+    /// Who syncs it now. Until that has ended, what was asked for since has to wait.
     pub(crate) by: By,
     pub(crate) next: Option<Box<Sync>>,
-    /// `next` is one of those that wait in its filesystem.
+    /// `next` waits in the queue of its filesystem, and can begin.
     pub(crate) is_ready: bool,
-    /// So many wait to sync it themselves, once nobody does: every other turn is theirs.
+    /// How many callers wait to sync it themselves, once nobody does: every other turn is theirs.
     pub(crate) claims: u32,
-    /// Who asks again and again for this one file: see `gather`.
+    /// What is known of callers that ask for this one file again and again: see `gather`.
     known: Option<Box<Gather>>,
-    /// `next` waits for those of the last sync, since it had so many.
+    /// `next` is put off until the callers of the last sync have come. This many waited for it when
+    /// that began.
     gathers: Option<usize>,
-    /// Kept with the description that heard of it, unless the process was out of them: its inode is not used for
-    /// another file.
+    /// How it failed. The description that heard of it is kept, unless the process was out of
+    /// descriptors, so that the inode is not used for another file.
     pub(crate) failed: Option<Box<Failed>>,
 }
 
 impl Entry {
-    /// Whether nothing is wanted of it, nor kept.
+    /// Whether nothing is wanted of the file, and nothing is kept for it.
     pub(crate) fn is_idle(&self) -> bool {
         let kept = self.failed.is_some() || self.known.is_some() || self.gathers.is_some();
         self.is_free() && self.next.is_none() && !kept
     }
 
-    /// Whether nobody syncs it, nor has a claim to.
+    /// Whether nobody syncs the file, or has a claim to.
     pub(crate) fn is_free(&self) -> bool {
         self.by == By::Nobody && self.claims == 0
     }
 
-    /// Whether what waits for it can begin now, where the last turn was of these.
+    /// Whether `next` can begin now. `last` is who had the last turn.
     pub(crate) fn can_begin(&self, last: By) -> bool {
         let is_turn = self.claims == 0 || last == By::Claim;
         let waits = self.next.is_some() && !self.is_ready && self.gathers.is_none();
         waits && is_turn && self.by == By::Nobody
     }
 
-    /// A sync for so many has ended. Whether it is known from now on that several ask for it, if that has
-    /// changed.
+    /// Notes that a sync for this many askers has ended. Returns whether several callers are known
+    /// to ask for the file from now on, if that has changed.
     pub(crate) fn note_ended(&mut self, askers: usize, took: Duration) -> Option<bool> {
         let waiting = self.waiting();
         let (was, is) = (self.known.is_some(), askers + waiting > 1);
@@ -151,17 +152,18 @@ impl Entry {
         (was != is).then_some(is)
     }
 
-    /// That is forgotten.
+    /// Forgets what is known of the callers.
     pub(crate) fn forget_known(&mut self) {
         self.known = None;
     }
 
-    /// Whether a sync of so many would wait for those who had the last one.
+    /// Whether a sync for this many askers would wait for the callers of the last one.
     pub(crate) fn would_gather(&self, askers: usize) -> bool {
         self.known.as_ref().is_some_and(|known| known.would_begin(askers, Instant::now()))
     }
 
-    /// What waits for it waits for those who had the last sync, too, if that is worth it: for how long at most.
+    /// Puts `next` off until the callers of the last sync have come, if that is worth it. Returns
+    /// for how long at most.
     pub(crate) fn begin_gather(&mut self) -> Option<Duration> {
         let waiting = self.waiting();
         let limit = self.known.as_mut()?.begin(waiting, Instant::now())?;
@@ -169,18 +171,18 @@ impl Entry {
         Some(limit)
     }
 
-    /// Whether it does, and all have come.
+    /// Whether `next` is put off and all callers have come.
     pub(crate) fn has_just_gathered(&self) -> bool {
         self.gathers.is_some() && self.has_gathered()
     }
 
-    /// Whether it need not, any longer.
+    /// Whether `next` need not be put off any longer.
     pub(crate) fn has_gathered(&self) -> bool {
         let known = self.known.as_ref().filter(|_| self.gathers.is_some() && self.next.is_some());
         known.is_none_or(|known| self.waiting() >= known.expected)
     }
 
-    /// It does not.
+    /// Ends the putting off of `next`.
     pub(crate) fn end_gather(&mut self) {
         let waiting = self.waiting();
         if let (Some(came), Some(known)) = (self.gathers.take(), &mut self.known) {
@@ -188,7 +190,7 @@ impl Entry {
         }
     }
 
-    /// Those who wait for the next one.
+    /// How many callers wait for `next`.
     fn waiting(&self) -> usize {
         self.next.as_ref().map_or(0, |next| next.askers as usize)
     }

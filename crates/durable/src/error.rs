@@ -46,12 +46,12 @@ pub struct DurabilityError {
     pub(crate) loss: Loss,
 }
 
-/// What a failure means for whoever hears of it.
+/// What a failure means for a caller that hears of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
     /// Data of a file may be lost.
     Data,
-    /// Whoever asked had nothing that could be synced: nothing is lost, and it is not kept.
+    /// The asker had nothing that could be synced: nothing is lost, and the failure is not kept.
     Refused,
     /// Records of a log that were not durable may be lost, and it is closed.
     Records,
@@ -59,7 +59,7 @@ pub(crate) enum Loss {
     NoRoom,
     /// What a log has cut off still takes room.
     Room,
-    /// It has not begun.
+    /// The sync has not begun.
     NotBegun,
 }
 
@@ -96,7 +96,7 @@ impl Loss {
 }
 
 impl DurabilityError {
-    /// Whether nothing was done, as the runtime has ended.
+    /// Whether nothing was done because the runtime has ended.
     pub(crate) fn has_not_begun(&self) -> bool {
         self.loss == Loss::NotBegun
     }

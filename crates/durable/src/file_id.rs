@@ -1,9 +1,9 @@
-//! Which file it is, whatever its name.
+//! The identity of a file, whatever its name.
 
 use std::fs::File;
 use std::io;
 
-/// A file.
+/// Identifies a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct FileId {
     pub(crate) device: u64,
@@ -19,7 +19,7 @@ pub(crate) enum Is {
     Directory,
     /// A block device: its data is not on the filesystem that its node is on.
     Device,
-    /// What has no data, or nobody knows where: a pipe, a socket, a terminal.
+    /// It has no data, or nobody knows where: a pipe, a socket, a terminal.
     Other,
 }
 
@@ -31,16 +31,18 @@ impl Is {
 }
 
 impl FileId {
-    /// Of an open file. The kernel is not asked for its times: since Linux 6.13 the first change
-    /// after somebody has seen them takes a new, finer one, and the sync after that has a journal
-    /// to write where the data alone would have done. Measured, 4 KiB overwritten and synced: with
-    /// the times two flushes of the device each, on XFS and ext4; without them one.
+    /// The identity of an open file. The kernel is not asked for the file's times: since Linux
+    /// 6.13, the first change after somebody has seen them takes a new, finer one, and the sync
+    /// after that has a journal to write where the data alone would have been enough. Measured,
+    /// with 4 KiB overwritten and synced, on XFS and ext4: two flushes of the device each time if
+    /// the times are asked for, one if not.
     ///
-    /// Nor is a filesystem in user space, or on another machine, asked: neither changes while a file is open, whoever asks
-    /// is not to wait for it, and where it cannot answer a failure would be kept for no file.
+    /// A filesystem in user space, or on another machine, is not asked either: inode and type do
+    /// not change while a file is open, the asker should not wait for it, and if it cannot answer,
+    /// a failure would be kept for no file.
     ///
-    /// Whoever has but its path open (`O_PATH`) is refused here: he can sync nothing, and must not
-    /// share what others do, nor have the file fail for it.
+    /// A descriptor for which only the path is open (`O_PATH`) is refused here: nothing can be
+    /// synced through it. Its caller must not share the syncs of others, nor make the file fail.
     #[cfg(target_os = "linux")]
     pub(crate) fn of(file: &File) -> io::Result<Self> {
         use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, statx};
@@ -93,7 +95,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let coarse = || clock_gettime(ClockId::RealtimeCoarse);
         // A time that was not seen is the clock's at its last tick, unless others have seen newer
-        // ones on this machine since: then again, at the next tick.
+        // ones on this machine since: then the test tries again, at the next tick.
         let unseen = (0..500).any(|_| {
             let before = coarse();
             while coarse() == before {}

@@ -23,39 +23,40 @@ use crate::strategy::Strategy;
 use crate::synced::{Outcome, Verdict};
 use crate::system::Failure;
 
-/// Of more filesystems than this nothing is kept but of those where something is wanted: numbers of devices
-/// come and go with mounts, and each job looks at all of them. Chosen: more than most machines have mounted.
+/// Beyond this many filesystems, those of which nothing is wanted are forgotten: device numbers
+/// come and go with mounts, and each job looks at all filesystems. Chosen: more than most machines
+/// have mounted.
 const FILESYSTEMS_MAX: usize = 64;
 
 /// What to do next.
 #[derive(Debug)]
 pub(crate) enum Job {
     File(Sync),
-    /// All of one filesystem; early, if their data is to be written back before.
+    /// All that wait on one filesystem. `true`: their data is to be written back first, early.
     Commit(Vec<Sync>, bool),
     /// Files of one filesystem whose write-back is to begin, before they are synced.
     WriteBack(u64, Vec<(FileId, Arc<File>)>),
-    /// The next group of a filesystem is put off for so long at most (`group`).
+    /// The next group of a filesystem is put off, for at most this long (`group`).
     Gather(u64, Duration),
-    /// The next sync of a file is (`gather`).
+    /// The next sync of a file is put off, for at most this long (`gather`).
     GatherFile(FileId, Duration),
 }
 
-/// What asking for a sync came to.
+/// The answer to a request for a sync.
 pub(crate) enum Asked {
     /// There is a verdict already.
     Failed(DurabilityError),
-    /// Somebody has asked before, and it has not begun.
+    /// The sync was asked for before and has not begun: this caller shares it.
     Shares(Arc<Outcome>),
     New(Arc<Outcome>),
 }
 
 /// What came of a sync.
 pub(crate) struct Ended {
-    /// An error also where another sync of the file has failed meanwhile: what that one covered may
-    /// be what this one did not find any more.
+    /// An error also if another sync of the file has failed meanwhile: that one may have covered
+    /// data that this one did not find any more.
     pub(crate) verdict: Verdict,
-    /// Those who wait for the next one, and would in vain: to be told the same.
+    /// The next sync, if its callers would wait in vain: they are to be told the same.
     pub(crate) in_vain: Option<Box<Sync>>,
 }
 
@@ -64,22 +65,23 @@ pub(crate) struct Ended {
 pub(crate) struct Files {
     entries: HashMap<FileId, Entry>,
     filesystems: BTreeMap<u64, Filesystem>,
-    /// Jobs under way that ask something of a disk,
+    /// How many jobs that use a disk are under way.
     running: usize,
-    /// and callers who do so themselves.
+    /// How many callers sync a file themselves.
     alone: usize,
-    /// The filesystem of the last one.
+    /// The filesystem of the last job.
     served: u64,
-    /// Flushes of devices that have failed.
+    /// How many flushes of devices have failed.
     losses: u64,
-    /// Of which several ask for the same sync.
+    /// Files of which several callers ask for the same sync.
     gathers: Gathers,
 }
 
 impl Files {
-    /// Somebody wants a file to be durable as it is now. `keep` gives the asker's description,
-    /// which it knows by this number, unless it was opened for this alone and so has heard of nothing that
-    /// others have not; `callers` are those who have not asked for another just now.
+    /// Asks for a file to be durable as it is now. `keep` gives the asker's description, and
+    /// `number` is what the asker knows it by: `None` if it was opened for this alone, and so has
+    /// heard of nothing that others have not. `callers` counts callers that have not asked for
+    /// another file just now.
     pub(crate) fn ask(
         &mut self,
         id: FileId,
@@ -120,7 +122,8 @@ impl Files {
         Ok(asked)
     }
 
-    /// Whoever asked for a file that is still to begin is one of those who sync a few each.
+    /// Counts the caller that asked for this file, if its sync is still to begin, as one that syncs
+    /// a few files.
     pub(crate) fn note_caller(&mut self, id: FileId) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let Some(next) = &mut entry.next else { return };
@@ -130,9 +133,10 @@ impl Files {
         }
     }
 
-    /// Whether a file can be synced at once by whoever asks: it is not being synced, and nothing is
-    /// that this one should not be beside; nothing at all, unless the caller `waits` anyway. Those
-    /// that wait keep nobody from it: there may be `depth` of these beside as many jobs.
+    /// Lets the caller sync a file at once, if nobody syncs that file and nothing is under way that
+    /// this sync should not be beside. Unless the caller `waits` anyway, nothing at all may be
+    /// there. For one that waits, files that wait are no obstacle. There may be `depth` such syncs
+    /// beside as many jobs.
     pub(crate) fn begin_alone(
         &mut self,
         id: FileId,
@@ -197,13 +201,13 @@ impl Files {
             if service != Service::Beside && filesystem.committing {
                 continue;
             }
-            // Nobody is held up by a slow one for long.
+            // The wait is limited, so that a slow sync holds nobody up for long.
             let holds = if service == Service::Beside { None } else { filesystem.hold() };
             if let Some(limit) = holds {
                 return Some(Job::Gather(device, limit));
             }
             self.served = device;
-            // While a commit runs others gather for the next one, unless they are few.
+            // While a commit runs, other files gather for the next one, unless they are few.
             let commits = match service {
                 Service::Beside => {
                     filesystem.may_commit()
@@ -239,7 +243,7 @@ impl Files {
         None
     }
 
-    /// All that wait on a filesystem, as one commit.
+    /// A commit of all files that wait on a filesystem.
     fn commit(&mut self, device: u64, early: bool) -> Option<Job> {
         let syncs = self.begin_waiting(device);
         if syncs.is_empty() {
@@ -250,7 +254,7 @@ impl Files {
         Some(Job::Commit(syncs, early))
     }
 
-    /// All that wait on a filesystem, for a job that has begun, or begins.
+    /// Begins all files that wait on a filesystem, for a job that has begun, or begins.
     pub(crate) fn begin_waiting(&mut self, device: u64) -> Vec<Sync> {
         let ids = self.filesystems.get_mut(&device).map(Filesystem::take_plain).unwrap_or_default();
         let mut syncs = Vec::with_capacity(ids.len());
@@ -258,7 +262,8 @@ impl Files {
         syncs
     }
 
-    /// The flush of a filesystem's device has failed. How many of all devices have by now.
+    /// Notes that the flush of a filesystem's device has failed. Returns how many flushes of all
+    /// devices have failed by now.
     pub(crate) fn note_lost(&mut self, device: u64, failure: &Arc<Failure>) -> u64 {
         self.losses += 1;
         let lost = Some((self.losses, Arc::clone(failure)));
@@ -266,15 +271,16 @@ impl Files {
         self.losses
     }
 
-    /// How that of a file's has since so many of all had failed, if it has.
+    /// How the flush of a file's device has failed, if it has since `since` flushes of all devices
+    /// had failed.
     pub(crate) fn lost_since(&self, id: FileId, since: u64) -> Option<Arc<Failure>> {
         let filesystem = self.filesystems.get(&id.device).filter(|_| id.is.is_of_filesystem())?;
         let (_, failure) = filesystem.lost.as_ref().filter(|(count, _)| *count > since)?;
         Some(Arc::clone(failure))
     }
 
-    /// A commit of those that wait on a filesystem, the first of so many, if all of them are worth one
-    /// and nothing else is under way there.
+    /// A commit of the files that wait on a filesystem, the first of `expected`, if all of those
+    /// are worth one and nothing else is under way there.
     pub(crate) fn first_commit(
         &mut self,
         device: u64,
@@ -284,14 +290,14 @@ impl Files {
         let filesystem = self.filesystems.get(&device)?;
         let busy = filesystem.syncing > 0 || filesystem.beginning || filesystem.group.gathers();
         let worth = filesystem.costs.is_worth(policy.strategy, expected, policy.depth);
-        // Of a bulk over several filesystems this one may have a file or two.
+        // A bulk over several filesystems may have only a file or two on this one.
         let few = filesystem.ready.len() < BULK;
         let begins =
             worth && filesystem.may_commit() && !(few || busy) && self.running < policy.depth;
         if begins { self.commit(device, false) } else { None }
     }
 
-    /// All that wait are a wave. Their files, if write-back is to begin.
+    /// Makes all files that wait a wave. Returns them if their write-back is to begin `early`.
     fn begin_wave(&mut self, device: u64, early: bool) -> Vec<(FileId, Arc<File>)> {
         let Some(filesystem) = self.filesystems.get_mut(&device) else { return Vec::new() };
         filesystem.beginning = early;
@@ -339,7 +345,7 @@ impl Files {
         if let hash_map::Entry::Occupied(mut entry) = self.entries.entry(id) {
             last = std::mem::take(&mut entry.get_mut().by);
             if verdict.is_ok() && entry.get().is_idle() {
-                // As most are, and there may be thousands.
+                // Most are, and there may be thousands.
                 entry.remove();
                 return Ended { verdict, in_vain: None };
             }
@@ -349,8 +355,8 @@ impl Files {
         ended
     }
 
-    /// What waits for a file begins, or waits for those who had its last sync, if it can, where the last turn
-    /// was of these.
+    /// Makes the sync that waits for a file ready, or puts it off until the callers of the last one
+    /// have come, if it can begin. `last` is who had the last turn.
     fn go_on_with(&mut self, id: FileId, last: By) {
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.can_begin(last)) else {
             return self.sweep(id);
@@ -363,7 +369,7 @@ impl Files {
         }
     }
 
-    /// What waits for a file is one of those that can begin, if it can.
+    /// Makes the sync that waits for a file one of those that its filesystem can begin, if it can.
     fn make_ready(&mut self, id: FileId, last: By) {
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.can_begin(last)) else {
             return self.sweep(id);
@@ -373,7 +379,7 @@ impl Files {
         self.filesystems.entry(id.device).or_default().push(id, callers);
     }
 
-    /// As [`Files::end`], of a sync beside all others, through a description of its own.
+    /// As [`Files::end`], for a sync beside all others, through a description of its own.
     pub(crate) fn end_own(
         &mut self,
         id: FileId,
@@ -381,8 +387,8 @@ impl Files {
         keep: impl FnOnce() -> Option<Arc<File>>,
     ) -> Ended {
         let failed = self.failure(id).map_or(verdict, Err);
-        // What cannot be synced at all is not kept open for that, either: somebody may wait for a
-        // pipe's end.
+        // A file that cannot be synced at all is not kept open for its failure: somebody may wait
+        // for a pipe's end.
         let lost = failed.as_ref().err().filter(|error| error.loss != Loss::Refused);
         let Some(error) = lost else { return Ended { verdict: failed, in_vain: None } };
         // `DURABLE-3`
@@ -401,9 +407,9 @@ impl Files {
         Ended { verdict: failed, in_vain }
     }
 
-    /// Whether somebody who cannot be kept waiting for the next sync of a file has it for himself now:
-    /// nobody syncs it, nor is about to. Ended by [`Files::end`]. Otherwise he has a claim, by which he is not
-    /// overtaken again and again.
+    /// Whether a caller that cannot be queued for the next sync of a file has the file for itself
+    /// now: nobody syncs it, or is about to. [`Files::end`] ends that. Otherwise the caller has a
+    /// claim from now on, so that it is not overtaken again and again.
     pub(crate) fn begin_here(&mut self, id: FileId, has_claim: &mut bool) -> bool {
         let entry = self.entries.entry(id).or_default();
         let begins = entry.by == By::Nobody && !entry.is_ready;
@@ -416,7 +422,7 @@ impl Files {
         begins
     }
 
-    /// A sync of a file for so many is about to end, which has taken so long.
+    /// Notes that a sync of a file for this many askers is about to end, and how long it took.
     pub(crate) fn note_ended(&mut self, id: FileId, askers: u64, took: Duration) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let changed = entry.note_ended(askers as usize, took);
@@ -426,12 +432,12 @@ impl Files {
         }
     }
 
-    /// Whether those have come for whom a file's next sync waits.
+    /// Whether the callers for whom a file's next sync waits have come.
     pub(crate) fn has_gathered_of(&self, id: FileId) -> bool {
         self.entries.get(&id).is_none_or(Entry::has_gathered)
     }
 
-    /// It waits no longer.
+    /// A file's next sync waits for callers no longer.
     pub(crate) fn end_gather_of(&mut self, id: FileId) {
         self.gathers.end();
         self.entries.get_mut(&id).into_iter().for_each(Entry::end_gather);
@@ -444,7 +450,8 @@ impl Files {
         failed.map(|(error, _)| error.clone())
     }
 
-    /// The write-back of a file has failed as it began: its sync, which is to come, ends with that.
+    /// Notes that the write-back of a file has failed as it began. Its sync, which is still to
+    /// come, ends with that error.
     pub(crate) fn note_failure(&mut self, id: FileId, verdict: &Verdict, file: &Arc<File>) {
         if let Err(error) = verdict {
             let entry = self.entries.entry(id).or_default();
@@ -456,7 +463,7 @@ impl Files {
         }
     }
 
-    /// A sync was never begun: nothing is known of the file.
+    /// Gives up a sync that was never begun: nothing is known of the file. Returns the next one.
     pub(crate) fn give_up(&mut self, id: FileId) -> Option<Box<Sync>> {
         let entry = self.entries.get_mut(&id)?;
         entry.by = By::Nobody;
@@ -466,7 +473,7 @@ impl Files {
         next
     }
 
-    /// Forgets a file of which there is nothing to know.
+    /// Forgets a file if there is nothing to know of it.
     fn sweep(&mut self, id: FileId) {
         if self.entries.get(&id).is_some_and(Entry::is_idle) {
             self.entries.remove(&id);
@@ -488,13 +495,14 @@ impl Files {
         Some(Job::Gather(device, limit))
     }
 
-    /// Whether a group of a filesystem that was put off need not be any longer: as many wait as
-    /// are to come.
+    /// Whether a filesystem's group need not be put off any longer, as when all wait that are
+    /// expected.
     pub(crate) fn has_gathered(&self, device: u64) -> bool {
         self.filesystems.get(&device).is_none_or(Filesystem::has_gathered)
     }
 
-    /// Whether that is so of any of them, and has not been said.
+    /// Whether some group or file's sync need not be put off any longer, and nobody was told so
+    /// far.
     pub(crate) fn have_gathered(&mut self) -> bool {
         let mut any = self.gathers.say();
         for filesystem in self.filesystems.values_mut() {
@@ -508,7 +516,7 @@ impl Files {
         self.filesystems.entry(device).or_default().group.put_off(expected);
     }
 
-    /// It is put off no longer.
+    /// The group of a filesystem is put off no longer.
     pub(crate) fn end_gather(&mut self, device: u64) {
         if let Some(filesystem) = self.filesystems.get_mut(&device) {
             filesystem.group.end_gather(filesystem.callers);
@@ -536,8 +544,8 @@ impl Files {
         self.filesystems.iter().map(line).collect()
     }
 
-    /// Forgets a failure, if it is this one. What it was, and the description that was kept with it:
-    /// closing that may take long, so the caller does.
+    /// Forgets a failure if `is_it` says so. Returns it, and the description that was kept with it:
+    /// closing that may take long, so the caller does it.
     pub(crate) fn acknowledge(
         &mut self,
         id: FileId,

@@ -73,7 +73,7 @@ fn a_bulk_begins_with_its_first_files_where_all_are_worth_a_commit() {
     assert_eq!(commit(&mut files).len(), 92);
 }
 
-/// Ends a commit of these files. Whether the next one is put off.
+/// Ends a commit of these files. Returns whether the next one is put off.
 fn end(files: &mut Files, inodes: &[u64]) -> bool {
     let count = inodes.len();
     for inode in inodes {
@@ -214,7 +214,7 @@ fn a_files_next_sync_waits_for_those_who_had_the_last_one() {
     assert!(matches!(next(&mut files), Some(Job::File(_))) && next(&mut files).is_none());
     ended(&mut files, 3);
     assert!(!begins_alone(&mut files, 1, Strategy::Files), "nobody waits yet: they may come");
-    // Whoever waits may be told meanwhile that it is in vain.
+    // Callers that wait may be told meanwhile that they wait in vain.
     ask(&mut files, 1);
     assert!(matches!(next(&mut files), Some(Job::GatherFile(..))));
     let failure =
@@ -224,7 +224,7 @@ fn a_files_next_sync_waits_for_those_who_had_the_last_one() {
     assert!(failed.in_vain.is_some() && files.has_gathered_of(id(1)));
     files.end_gather_of(id(1));
     assert!(next(&mut files).is_none() && files.acknowledge(id(1), |_| true).is_some());
-    // One who was alone again waits for nobody.
+    // A caller that was alone again waits for nobody.
     files.note_ended(id(1), 1, TAKES);
     assert!(begins_alone(&mut files, 1, Strategy::Files));
 }
@@ -265,7 +265,7 @@ fn a_bulk_keeps_nobody_from_syncing_one_file() {
     }
 }
 
-/// For whom a file was begun that has so many callers.
+/// How many callers the files of a batch have when a commit of them begins.
 fn callers_of(batch: &[u64], notes: bool) -> usize {
     let mut files = files();
     for inode in batch {
@@ -288,7 +288,8 @@ fn a_batch_has_one_caller_once_it_is_known_to_be_no_bulk() {
 fn files_of_batches_are_no_answers() {
     const ISSUERS: usize = 8;
     let mut now = Instant::now();
-    // Of issuers with so many files at a time: by themselves each file is a job of its own.
+    // The rate for issuers with this many files at a time. If synced by themselves, each file is a
+    // job of its own.
     let mut rate_of = |files: usize, was_commit: bool| {
         let mut filesystem = Filesystem { commits: Some(true), ..Filesystem::default() };
         for _ in 0..10 {
@@ -321,8 +322,8 @@ fn files_of_batches_are_no_answers() {
 fn a_bulk_is_not_one_of_those_who_sync_a_file_each() {
     let policy = by(Strategy::Auto);
     let mut now = Instant::now();
-    // Whether a batch with so many callers beside one who syncs one file is ever served otherwise
-    // than side by side.
+    // Whether a batch with this many callers, beside a caller that syncs one file, is ever served
+    // otherwise than side by side.
     let mut tries = |callers: usize| {
         let batch = 100;
         let mut filesystem = Filesystem { commits: Some(true), ..Filesystem::default() };
@@ -380,7 +381,7 @@ fn filesystems_take_turns() {
     assert_eq!(begun.filter(|device| *device == DEVICE).count(), 5);
 }
 
-/// By whoever makes them enough: the worker that waits for them would wait for minutes.
+/// The last caller that was missing wakes the worker, which would otherwise wait for minutes.
 #[test]
 fn those_who_have_come_wake_whoever_waits_for_them() {
     let runtime = Runtime::new().unwrap();

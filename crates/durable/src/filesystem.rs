@@ -12,31 +12,33 @@ use crate::policy::Policy;
 use crate::strategy::Costs;
 use crate::system::Failure;
 
-/// What cannot be committed is looked at again after so long: somebody may just have had no descriptor
-/// left to look with, or has mounted another filesystem under the number. Chosen: it takes some 20 us.
+/// A filesystem that cannot be committed is looked at again after this long: there may have been no
+/// descriptor left to look with, or another filesystem may have been mounted under the number.
+/// Chosen: looking takes some 20 us.
 const LOOKS: Duration = Duration::from_secs(1);
 
 /// One filesystem.
 #[derive(Debug, Default)]
 pub(crate) struct Filesystem {
-    /// Files that can be synced now, first come first,
+    /// Files that can be synced now, in the order in which they came.
     pub(crate) ready: VecDeque<FileId>,
-    /// and those who asked for them.
+    /// How many callers asked for them.
     pub(crate) callers: usize,
     /// Whether it can be committed, once that is known: see [`System::commits`](crate::System).
     pub(crate) commits: Option<bool>,
-    /// When that is to be looked at again, where it cannot be now.
+    /// When that is to be looked at again, if it cannot be committed now.
     pub(crate) looks_again: Option<Instant>,
     pub(crate) committing: bool,
     /// When the last commit ended.
     pub(crate) committed: Option<Instant>,
-    /// Write-back is being begun: syncs wait for that.
+    /// The write-back of a wave is being begun: syncs wait for that.
     pub(crate) beginning: bool,
-    /// Files that are being synced, by themselves or by a commit,
+    /// How many files are being synced, by themselves or by a commit.
     pub(crate) syncing: usize,
-    /// and those who asked for them, but for bulks.
+    /// How many callers asked for them, except for bulks.
     pub(crate) serving: usize,
-    /// How the flush of its device failed the last time, and how many of all devices had by then.
+    /// How many flushes of all devices had failed when that of its device failed the last time, and
+    /// how it failed.
     pub(crate) lost: Option<(u64, Arc<Failure>)>,
     pub(crate) costs: Costs,
     pub(crate) waves: Waves,
@@ -46,31 +48,31 @@ pub(crate) struct Filesystem {
 /// What a job has done.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Work {
-    /// Of the filesystem, not of one file.
+    /// It was a commit of the filesystem, not a sync of one file.
     pub(crate) was_commit: bool,
-    /// So many files were synced,
+    /// How many files were synced.
     pub(crate) files: usize,
-    /// for so many who had asked,
+    /// How many requests that answered.
     pub(crate) askers: usize,
-    /// callers, each with one file or with a batch,
+    /// How many callers that answered, each with one file or with a batch.
     pub(crate) callers: usize,
-    /// and so many of them were of a wave.
+    /// How many of the files were of a wave.
     pub(crate) waved: usize,
-    /// The caller did it, on his own thread.
+    /// The caller did it, on its own thread.
     pub(crate) by_caller: bool,
 }
 
-/// A caller may sync his file himself.
+/// Leave for a caller to sync its file itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Alone {
-    /// Others do, too.
+    /// Other syncs are under way, or wait.
     pub(crate) beside: bool,
-    /// Flushes of devices that had failed before.
+    /// How many flushes of devices had failed before.
     pub(crate) since: u64,
 }
 
 impl Filesystem {
-    /// Whether nothing is under way, where somebody has come.
+    /// Notes that a caller has come. Returns whether nothing is under way, or waits.
     pub(crate) fn note_idle(&mut self, now: Instant) -> bool {
         let idle = self.syncing == 0 && self.ready.is_empty() && !self.group.gathers();
         if idle {
@@ -79,8 +81,9 @@ impl Filesystem {
         idle
     }
 
-    /// How those are served who come at the same time. Where much waits to be written, of this
-    /// filesystem or another one, commits of it are not tried, and given up once one was dear.
+    /// How callers that come at the same time are served. While much waits to be written, on this
+    /// filesystem or another one, commits of it are not tried, and are given up once one took too
+    /// long.
     pub(crate) fn service(&self, policy: Policy) -> Service {
         if !self.may_commit() {
             return Service::Beside;
@@ -95,12 +98,12 @@ impl Filesystem {
         self.looks_again = (!commits && may_change).then(|| Instant::now() + LOOKS);
     }
 
-    /// Whether that need not be looked at.
+    /// Whether it is known if it can be committed, and that need not be looked at now.
     pub(crate) fn is_known(&self) -> bool {
         self.commits.is_some() && self.looks_again.is_none_or(|again| Instant::now() < again)
     }
 
-    /// Whether nobody wants anything of it: what is known of it can be forgotten.
+    /// Whether nobody wants anything of it, so that what is known of it can be forgotten.
     pub(crate) fn is_idle(&self) -> bool {
         let waits = !self.ready.is_empty() || self.group.gathers();
         let works = self.committing || self.beginning || self.syncing > 0;
@@ -112,13 +115,13 @@ impl Filesystem {
         self.commits == Some(true)
     }
 
-    /// Whether a file can be synced at once, beside those that are, and before those that wait:
-    /// whoever syncs one file is not behind another's thousands.
+    /// Whether a file can be synced at once, beside those that are being synced, and before those
+    /// that wait: a caller that syncs one file does not stand behind another's thousands.
     pub(crate) fn may_begin_beside(&self, policy: Policy) -> bool {
         self.service(policy) == Service::Beside && !self.group.gathers()
     }
 
-    /// It is.
+    /// Notes that a caller syncs its file itself.
     pub(crate) fn begin_alone(&mut self) {
         self.syncing += 1;
         self.serving += 1;
@@ -130,7 +133,7 @@ impl Filesystem {
         self.callers += callers;
     }
 
-    /// One that does not wait any more is being synced.
+    /// A file does not wait any more: it is being synced.
     pub(crate) fn begin(&mut self, callers: usize) {
         self.callers -= callers;
         self.serving += callers;
@@ -146,8 +149,8 @@ impl Filesystem {
         }
     }
 
-    /// Those that wait and can be part of a commit. Of what is no file of the filesystem's that
-    /// would write nothing.
+    /// Takes the waiting files that can be part of a commit. A commit would write nothing of what
+    /// is no file of the filesystem.
     pub(crate) fn take_plain(&mut self) -> Vec<FileId> {
         let ready = std::mem::take(&mut self.ready);
         let (taken, left) = ready.into_iter().partition(|id| id.is.is_of_filesystem());
@@ -155,7 +158,7 @@ impl Filesystem {
         Vec::from(taken)
     }
 
-    /// Files have been synced, in so long.
+    /// Notes that a job has synced files, and how long it took.
     pub(crate) fn end_work(&mut self, work: Work, took: Duration, policy: Policy, now: Instant) {
         let Work { was_commit, files, askers, callers, waved, .. } = work;
         self.syncing -= files;
@@ -165,7 +168,7 @@ impl Filesystem {
         }
         let others = self.serving + self.callers;
         if callers > 0 {
-            // Of a batch only its caller: by itself each of its files would be an answer.
+            // A batch counts once, for its caller: otherwise each of its files would be an answer.
             let answers = callers + askers.saturating_sub(files);
             self.group.answered(callers, answers, others, self.service(policy), now);
         } else if others == 0 {
@@ -177,7 +180,7 @@ impl Filesystem {
             self.committed = Some(now);
             self.costs.note_commit(took);
         } else if !self.committing && !was_beside {
-            // Beside a commit it waits for the same journal.
+            // Only if no commit ran beside the sync: it would have waited for the same journal.
             self.costs.note_file(took);
         }
     }
@@ -190,7 +193,8 @@ impl Filesystem {
         self.group.begin_gather(self.callers, self.costs.commit()?)
     }
 
-    /// The next group is put off while others are synced side by side, once.
+    /// Puts the next group off while files are synced side by side, once. Returns for how long at
+    /// most.
     pub(crate) fn hold(&mut self) -> Option<Duration> {
         if self.syncing == 0 {
             self.group.release();
@@ -199,7 +203,7 @@ impl Filesystem {
         self.group.hold(self.costs.commit().or(self.costs.file()).unwrap_or_default())
     }
 
-    /// Whether it is put off no longer.
+    /// Whether the next group need not be put off any longer.
     pub(crate) fn has_gathered(&self) -> bool {
         !self.group.gathers()
             || self.group.is_enough(self.callers)
@@ -209,7 +213,7 @@ impl Filesystem {
     /// A line: its device, what waits, what its ways cost.
     #[cfg(feature = "control")]
     pub(crate) fn told(&self, device: u64, policy: Policy) -> String {
-        // Elsewhere than on Linux it is of another type.
+        // On systems other than Linux it is of another type.
         #[allow(clippy::unnecessary_cast)]
         let device = device as rustix::fs::Dev;
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));

@@ -6,32 +6,34 @@ use std::time::{Duration, Instant};
 
 use crate::sync::{Condvar, Mutex, MutexGuard, wait_briefly};
 
-/// A sync waits for one part in so many of what it takes.
+/// A sync waits for at most one part in this many of what it takes.
 const GATHERS: u32 = 8;
 
-/// Less is not worth waiting for. Derived: the kernel's timers are late by as much.
+/// A shorter wait is not worth it. Derived: the kernel's timers are late by as much.
 const GATHER_MIN: Duration = Duration::from_micros(50);
 
-/// After nobody came so many syncs wait for nobody.
+/// After a wait in which nobody came, this many syncs wait for nobody.
 const GATHERS_AGAIN: u32 = 16;
 
-/// How much a new figure counts: one part in so many.
+/// How much a new figure counts: one part in this many.
 const SHARE: u32 = 4;
 
 /// What is known of the last syncs of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Gather {
-    /// Those of the last one, and who waited when it ended: so many may come again.
+    /// How many callers the last sync had, and how many waited when it ended: as many may come
+    /// again.
     pub(crate) expected: usize,
     ended_at: Option<Instant>,
-    /// What one takes.
+    /// How long a sync takes.
     cost: Option<Duration>,
-    /// How many are still to wait for nobody.
+    /// How many syncs are still to wait for nobody.
     hurries: u32,
 }
 
-/// Waits for those who were there the last time, if that is not long ago. `of`: what is known of the last syncs, and how
-/// many wait for the next one; who comes notifies once all of them have.
+/// Waits for the callers that were there the last time, if that is not long ago. `of` gives what is
+/// known of the last syncs, and how many callers wait for the next one. A caller that comes
+/// notifies `come` once all of them have come.
 pub(crate) fn gather<'a, T>(
     state: &'a Mutex<T>,
     come: &Condvar,
@@ -53,7 +55,7 @@ pub(crate) fn gather<'a, T>(
 }
 
 impl Gather {
-    /// How long the next one is to wait for others at most, where so many have come.
+    /// How long the next sync is to wait for others at most, if this many callers have come.
     pub(crate) fn begin(&mut self, came: usize, now: Instant) -> Option<Duration> {
         let limit = self.limit(came, now)?;
         if self.hurries > 0 {
@@ -63,7 +65,7 @@ impl Gather {
         Some(limit)
     }
 
-    /// Whether it would.
+    /// Whether [`Gather::begin`] would let the next sync wait.
     pub(crate) fn would_begin(&self, came: usize, now: Instant) -> bool {
         self.hurries == 0 && self.limit(came, now).is_some()
     }
@@ -81,20 +83,20 @@ impl Gather {
         self.cost
     }
 
-    /// As if syncs took so long that it is waited for longer than that.
+    /// Pretends that syncs take so long that they wait for longer than `limit`.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn set_cost(&mut self, limit: Duration) {
         self.cost = Some(GATHERS * 2 * limit);
     }
 
-    /// The waiting is over, in which so many have come.
+    /// Notes that the wait is over, and how many came in it.
     pub(crate) fn over(&mut self, came: usize) {
         if came == 0 {
             self.hurries = GATHERS_AGAIN;
         }
     }
 
-    /// A sync of so many has ended, while others waited.
+    /// Notes that a sync for `group` callers has ended, while `waiting` others waited.
     pub(crate) fn ended(&mut self, took: Duration, at: Instant, group: usize, waiting: usize) {
         self.cost = Some(self.cost.map_or(took, |cost| (cost * (SHARE - 1) + took) / SHARE));
         self.expected = group + waiting;

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use crate::file_id::FileId;
 
-/// So many files' syncs are put off at a time, each by a thread that waits: with more there is enough to do.
+/// At most this many files' syncs are put off at a time, each by a thread that waits: with more
+/// there is enough to do.
 const PUT_OFF_MAX: usize = 4;
 
-/// Of so many files it is known who asks for them. Chosen: more than a program has that many wait for.
+/// Callers are known for at most this many files. Chosen: more than a program has that many callers
+/// wait for.
 const SHARED_MAX: usize = 64;
 
 /// See the module.
@@ -17,16 +19,17 @@ const SHARED_MAX: usize = 64;
 pub(crate) struct Gathers {
     /// The latest last.
     shared: VecDeque<FileId>,
-    /// How many are put off,
+    /// How many files' syncs are put off.
     put_off: usize,
-    /// and the jobs of these that are still to begin.
+    /// Those of them whose jobs are still to begin.
     jobs: Vec<(FileId, Duration)>,
-    /// One of them has those for whom it was.
+    /// One of them has all the callers that it was put off for.
     has_come: bool,
 }
 
 impl Gathers {
-    /// Whether it has changed that several ask for a file. Of whom that is to be forgotten, as there are too many.
+    /// Notes a change: whether several callers ask for a file. Returns the file for which that must
+    /// be forgotten if there are too many.
     pub(crate) fn note(&mut self, id: FileId, is_shared: bool) -> Option<FileId> {
         if !is_shared {
             self.shared.retain(|shared| *shared != id);
@@ -47,27 +50,27 @@ impl Gathers {
         self.jobs.push((id, limit));
     }
 
-    /// One that was put off is no longer.
+    /// A sync that was put off is no longer.
     pub(crate) fn end(&mut self) {
         self.put_off -= 1;
     }
 
-    /// One that is to be waited for by a job.
+    /// A file whose callers a job is to wait for, and for how long at most.
     pub(crate) fn next_job(&mut self) -> Option<(FileId, Duration)> {
         self.jobs.pop()
     }
 
-    /// Whether there is one.
+    /// Whether there is such a job.
     pub(crate) fn has_job(&self) -> bool {
         !self.jobs.is_empty()
     }
 
-    /// Somebody has come to one that is put off; `all`: he was the last.
+    /// Notes that a caller has come; `all`: it was the last that a put-off sync waited for.
     pub(crate) fn note_come(&mut self, all: bool) {
         self.has_come |= all;
     }
 
-    /// Whether the last has come to any of them, and that has not been said.
+    /// Whether the last caller has come to any of them, and nobody was told so far.
     pub(crate) fn say(&mut self) -> bool {
         std::mem::take(&mut self.has_come)
     }

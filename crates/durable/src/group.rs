@@ -21,20 +21,21 @@ use crate::policy::Policy;
 use crate::strategy::Strategy;
 use crate::windows::Windows;
 
-/// A group is put off for one part in so many of what it takes, and not for longer than that.
+/// A group is put off for at most one part in `GATHERS` of what it takes, and for at most
+/// `GATHER_MAX`.
 const GATHERS: u32 = 2;
 const GATHER_MAX: Duration = Duration::from_millis(10);
 
-/// Less is not worth waiting for. Derived: the kernel's timers are late by as much. Where threads are
-/// modelled no time passes.
+/// A shorter wait is not worth it. Derived: the kernel's timers are late by as much. Under the
+/// model checker no time passes.
 const GATHER_MIN: Duration = Duration::from_micros(if cfg!(shuttle) { 0 } else { 50 });
 
-/// So often one after the other too few may come before nobody is waited for,
+/// After too few callers have come this many times in a row, nobody is waited for,
 const PATIENCE: u32 = 3;
-/// for so many groups.
+/// for this many groups.
 const HURRIES: u32 = 16;
 
-/// How those are served who come at the same time.
+/// How callers that come at the same time are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     /// Each begins at once.
@@ -65,15 +66,15 @@ pub(crate) struct Group {
     /// A way is its place in [`Service::ALL`].
     choice: Choice,
     windows: Windows,
-    /// Callers who were answered last, and who waited then: so many may come again.
+    /// How many callers were answered last or waited then: as many may come again.
     expected: usize,
     patience: u32,
     hurries: u32,
-    /// A group is being put off,
+    /// A group is being put off.
     gathers: bool,
-    /// because of those that are synced side by side; or it has been, and is no longer.
+    /// That is because files are synced side by side; or it was, and is over.
     holds: bool,
-    /// Whoever waits for that has been told that it need not be any longer.
+    /// The thread that waits has been told that the group need not be put off any longer.
     said: bool,
 }
 
@@ -98,7 +99,7 @@ impl Group {
         self.choice.is_trial()
     }
 
-    /// How to serve now, as far as that is allowed.
+    /// How to serve now, within what is allowed.
     pub(crate) fn service(&self, policy: Policy) -> Service {
         let best = Service::ALL[self.choice.way()];
         let is_early = match policy.write_back {
@@ -119,25 +120,25 @@ impl Group {
         self.choice.rate()
     }
 
-    /// That begins with this one.
+    /// A group that begins with this service.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn with(service: Service) -> Self {
         let choice = Choice::new(Service::ALL.len(), service as usize);
         Self { choice, ..Self::default() }
     }
 
-    /// Somebody came while nothing was under way.
+    /// Notes that a caller came while nothing was under way.
     pub(crate) fn idle(&mut self, now: Instant) {
         self.windows.idle(false, now);
     }
 
-    /// Nobody who syncs a few files is there.
+    /// Notes that no caller is there that syncs a few files.
     pub(crate) fn forget_callers(&mut self) {
         self.expected = 0;
     }
 
-    /// So many callers have been answered, with those who had asked for the same files; others are
-    /// being served as is allowed now, or wait.
+    /// Notes that callers have been answered. `askers` also counts those that had asked for the
+    /// same files; `others` are being served or wait; `served` is the way that is allowed now.
     pub(crate) fn answered(
         &mut self,
         callers: usize,
@@ -151,7 +152,7 @@ impl Group {
             self.windows.note_alone(askers);
         }
         if served != Service::ALL[self.choice.way()] {
-            // What is not allowed teaches nothing of it.
+            // The chosen way was not allowed, so nothing is learned about it.
             self.windows.skip(self.expected);
         }
         if let Some(rate) = self.windows.answered(askers, self.expected, now) {
@@ -163,8 +164,8 @@ impl Group {
         }
     }
 
-    /// Whether the next group is put off, where so many wait: for how long at most, by what one
-    /// takes.
+    /// Whether the next group is put off if this many callers wait, and for how long at most. A
+    /// group takes `takes`.
     pub(crate) fn begin_gather(&mut self, waiting: usize, takes: Duration) -> Option<Duration> {
         let limit = (takes / GATHERS).min(GATHER_MAX);
         let worth = limit >= GATHER_MIN && self.expected > 1 && !self.is_enough(waiting);
@@ -179,8 +180,8 @@ impl Group {
         Some(limit)
     }
 
-    /// Whether it is put off while others are synced side by side, for how long at most: once, and
-    /// then it goes beside those.
+    /// Whether the next group is put off while files are synced side by side, and for how long at
+    /// most. It is put off once; then it goes beside those.
     pub(crate) fn hold(&mut self, takes: Duration) -> Option<Duration> {
         let held = self.holds;
         (self.gathers, self.holds, self.said) = (!held, !held, false);
@@ -197,12 +198,12 @@ impl Group {
         self.holds = false;
     }
 
-    /// Whether that is why it is being put off.
+    /// Whether a group is being put off because files are synced side by side.
     pub(crate) fn holds(&self) -> bool {
         self.gathers && self.holds
     }
 
-    /// Whether somebody waits who has to be told that it is put off no longer.
+    /// Whether a thread waits that must be told, once, that the group is put off no longer.
     pub(crate) fn say(&mut self) -> bool {
         self.gathers && !std::mem::replace(&mut self.said, true)
     }
@@ -212,20 +213,20 @@ impl Group {
         self.gathers
     }
 
-    /// Whether it is put off no longer, where so many wait: all who were there. Measured: to begin
-    /// with seven eighths of them is slower; on ext4 what the others write meanwhile costs a second
-    /// commit of the journal.
+    /// Whether this many waiting callers are enough for a group to begin: as many as there were.
+    /// Measured: beginning with seven eighths of them is slower; on ext4, what the others write
+    /// meanwhile costs a second commit of the journal.
     pub(crate) fn is_enough(&self, waiting: usize) -> bool {
         waiting >= self.expected
     }
 
-    /// It is put off no longer.
+    /// The group is put off no longer; this many callers wait.
     pub(crate) fn end_gather(&mut self, waiting: usize) {
         self.gathers = false;
         if self.is_enough(waiting) {
             self.patience = PATIENCE;
         } else if self.holds {
-            // It was not put off for them.
+            // The group was not put off for these callers.
         } else if self.patience > 1 {
             self.patience -= 1;
         } else {
@@ -274,7 +275,8 @@ mod tests {
         assert_eq!(group.begin_gather(0, 4 * MS), None, "alone");
     }
 
-    /// A second in which each way answers so many in a millisecond: how often each was gone.
+    /// Simulates a second in which each way answers `rates` callers in a millisecond. Returns how
+    /// often each way was used.
     fn second(group: &mut Group, now: &mut Instant, rates: [usize; 3]) -> [usize; 3] {
         let mut gone = [0; 3];
         for _ in 0..1000 {

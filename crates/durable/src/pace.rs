@@ -83,13 +83,14 @@ impl Sharing {
 /// ```
 #[derive(Debug)]
 pub struct Pace {
-    /// By answers in a second; a way is its place in `WAYS`.
+    /// Compares the ways by answers in a second; a way is its place in `WAYS`.
     choice: Choice,
     windows: Windows,
     allowed: Sharing,
 }
 
-/// It is not known how many there are. Chosen: as many as are served side by side at least.
+/// How many callers are assumed, because their number is not known. Chosen: as many as are served
+/// side by side, at least.
 const CALLERS: usize = 16;
 
 const WAYS: [Way; 2] = [Way::Beside, Way::Together];
@@ -139,8 +140,8 @@ mod tests {
 
     use super::*;
 
-    /// Twenty seconds in which each way answers so many callers in a millisecond; how much of the
-    /// time was spent side by side.
+    /// Simulates twenty seconds in which each way answers `rates` callers in a millisecond. Returns
+    /// how much of the time was spent side by side.
     fn beside(pace: &mut Pace, now: &mut Instant, rates: [usize; 2]) -> f64 {
         let ms = 20_000;
         let mut beside = 0;

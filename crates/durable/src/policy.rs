@@ -10,15 +10,16 @@ use crate::strategy::Strategy;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::system::System;
 
-/// Syncs under way at a time, unless told otherwise: beyond that the disks measured gained little.
+/// How many syncs are under way at a time by default: beyond that, the disks measured gained
+/// little.
 const DEPTH: usize = 64;
 
-/// Where more than so many bytes wait to be written, commits of a filesystem are not tried for those
-/// who sync a file each: they would write other people's data first. Chosen: what a slow disk
+/// If more bytes than this wait to be written, commits of a filesystem are not tried for callers
+/// that sync a file each: commits would write other people's data first. Chosen: what a slow disk
 /// writes in a third of a second; issuers of small files, thousands at a time, have less.
 const UNWRITTEN_MAX: u64 = 32 << 20;
 
-/// It is looked at so often at most: it takes some 20 us.
+/// How often that is looked at, at most: looking takes some 20 us.
 const LOOKS: Duration = Duration::from_millis(50);
 
 /// What may be done now.
@@ -32,7 +33,7 @@ pub(crate) struct Policy {
     pub(crate) crowded: bool,
 }
 
-/// What was set; live.
+/// The settings; they can change at any time.
 #[derive(Debug)]
 pub(crate) struct Settings {
     strategy: AtomicU8,
@@ -97,7 +98,7 @@ impl Settings {
 pub(crate) struct Crowd {
     #[cfg(not(shuttle))]
     began: Instant,
-    /// When it was looked at last, in ns since then; 0: never.
+    /// When somebody looked last, in ns since `began`; 0: never.
     looked: AtomicU64,
     crowded: AtomicBool,
 }
@@ -119,7 +120,7 @@ impl Crowd {
         self.crowded.load(Ordering::Relaxed)
     }
 
-    /// Looks, if it is time. For those who have been answered, and were not alone.
+    /// Looks, if it is time. Called after callers that were not alone have been answered.
     pub(crate) fn look(&self, system: &dyn System) {
         if self.is_to_look() {
             let unwritten = system.unwritten().unwrap_or(0);
@@ -129,7 +130,7 @@ impl Crowd {
 
     /// Whether it is time, and nobody else does it.
     fn is_to_look(&self) -> bool {
-        // Where threads are modelled no time passes.
+        // Under the model checker no time passes.
         #[cfg(shuttle)]
         let now: u64 = 0;
         #[cfg(not(shuttle))]

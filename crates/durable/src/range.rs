@@ -5,14 +5,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-/// Waits for the write-back of the file's data that is under way. An error of any write-back that
-/// the description has not heard of yet comes out here, once.
+/// Waits for the write-back of the file's data that is under way. Returns, once, the error of any
+/// write-back that the description has not heard of yet.
 pub(crate) fn wait(file: &File) -> io::Result<()> {
     call(file, libc::SYNC_FILE_RANGE_WAIT_BEFORE)
 }
 
-/// Begins the write-back of the file's data. What becomes of it once it has begun is for the description's
-/// next [`wait`] or sync to say; an error of this call may be all that is heard of what could not begin.
+/// Begins the write-back of the file's data. How it ends once it has begun is reported by the
+/// description's next [`wait`] or sync. What could not begin may be reported by this call alone.
 pub(crate) fn begin(file: &File) -> io::Result<()> {
     call(file, libc::SYNC_FILE_RANGE_WRITE)
 }
@@ -25,11 +25,11 @@ fn call(file: &File, flags: libc::c_uint) -> io::Result<()> {
 
 /// Asks whether two descriptors are of one open file description; since Linux 6.10.
 const F_DUPFD_QUERY: libc::c_int = 1027;
-/// The same, of descriptors of two processes.
+/// Asks the same of descriptors of two processes.
 const KCMP_FILE: libc::c_int = 0;
 
-/// Whether `number` is a descriptor of the same description as the file now; not where the system does
-/// not tell.
+/// Whether `number` is now a descriptor of the same description as the file; `false` if the system
+/// does not tell.
 pub(crate) fn is_of(file: &File, number: RawFd) -> bool {
     let own = file.as_raw_fd();
     if own == number {

@@ -19,9 +19,9 @@ use rustix::event::EventfdFlags;
 use crate::durable::Kind;
 use crate::sync::{Mutex, lock};
 
-/// Requests submitted by one system call; more take more.
+/// How many requests one system call submits; more requests take more calls.
 const ENTRIES: u32 = 256;
-/// The number of the request that waits for a bell.
+/// The number of the request that waits for the bell.
 const BELL: u64 = 0;
 
 type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
@@ -30,7 +30,7 @@ type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
 struct Order {
     file: Arc<File>,
     kind: Kind,
-    /// Until it has been told.
+    /// Called with the result; `None` once it has been.
     done: Option<Done>,
 }
 
@@ -41,14 +41,15 @@ impl Order {
         }
     }
 
-    /// It has not been begun, and will not be.
+    /// Ends an order that has not been begun, and will not be.
     fn cancel(self) {
         self.end(Err(io::Error::from_raw_os_error(libc::ECANCELED)));
     }
 }
 
 impl Drop for Order {
-    /// The ring's thread panics: what became of it nobody knows.
+    /// An order that has not ended is dropped because the ring's thread panics: nobody knows what
+    /// became of it.
     fn drop(&mut self) {
         if let Some(done) = self.done.take() {
             done(Err(io::Error::from_raw_os_error(libc::EIO)));
@@ -65,7 +66,7 @@ pub(crate) struct Ring {
 struct Shared {
     inbox: Mutex<Inbox>,
     bell: OwnedFd,
-    /// The ring's, to be broken.
+    /// The ring's descriptor, for tests that break it.
     #[cfg(all(test, not(shuttle)))]
     ring: std::os::fd::RawFd,
 }
@@ -80,10 +81,10 @@ struct Inbox {
 }
 
 impl Ring {
-    /// A ring whose syncs run on so many kernel threads.
+    /// A ring whose syncs run on this many kernel threads.
     ///
     /// # Errors
-    /// Where the kernel has none, or does not let this program have one.
+    /// If the kernel has no `io_uring`, or does not let this program use it.
     pub(crate) fn new(workers: u32) -> io::Result<Self> {
         let ring = IoUring::new(ENTRIES)?;
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -105,12 +106,12 @@ impl Ring {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Whether it does nothing any more.
+    /// Whether it takes no orders any more.
     pub(crate) fn is_broken(&self) -> bool {
         lock(&self.shared.inbox).is_broken
     }
 
-    /// Syncs a file, and calls `done` on the ring's thread; with `ECANCELED` where nothing was begun.
+    /// Syncs a file, and calls `done` on the ring's thread; with `ECANCELED` if nothing was begun.
     pub(crate) fn sync(&self, file: Arc<File>, kind: Kind, done: Done) {
         let order = Order { file, kind, done: Some(done) };
         let refused = {
@@ -137,7 +138,8 @@ impl Drop for Ring {
     fn drop(&mut self) {
         self.shared.tell(|inbox| inbox.stops = true);
         let Some(thread) = self.thread.take() else { return };
-        // What is done last may have held the last reference of the engine.
+        // The last `done` may have held the last reference to the engine: then this is the ring's
+        // thread.
         if thread.thread().id() != thread::current().id() {
             let _ = thread.join();
         }
@@ -151,23 +153,23 @@ impl Shared {
     }
 
     fn ring_bell(&self) {
-        // Fails where the bell has rung 2^64 times and nobody came: then somebody will.
+        // Fails if the bell has rung 2^64 times unheard: then it will be heard anyway.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 }
 
-/// What the thread owns.
+/// What the ring's thread owns.
 struct Loop {
     ring: IoUring,
     shared: Arc<Shared>,
     /// Each file stays open until its request has ended.
     under_way: HashMap<u64, Order>,
-    /// For which there was no room yet.
+    /// Orders for which there was no room yet.
     waiting: VecDeque<Order>,
     last: u64,
 }
 
-/// Whatever ends the ring's thread: nobody takes orders any more.
+/// Dropped when the ring's thread ends, whatever ends it: nobody takes orders any more.
 struct WhenGone(Arc<Shared>);
 
 impl Drop for WhenGone {
@@ -190,7 +192,7 @@ impl Loop {
                 (std::mem::take(&mut inbox.orders), inbox.workers.take(), inbox.stops)
             };
             if let Some(workers) = workers {
-                // As many as the kernel likes, where it does not know of the limit (before 5.15).
+                // A kernel before 5.15 does not know this limit, and runs as many as it likes.
                 let mut limits = [workers, workers];
                 let _ = self.ring.submitter().register_iowq_max_workers(&mut limits);
             }
@@ -212,9 +214,9 @@ impl Loop {
             match self.ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(error) => match error.raw_os_error() {
-                    // Busy: what has ended is to be taken first.
+                    // Busy: results that are there must be taken first.
                     Some(libc::EINTR | libc::EBUSY) => {}
-                    // For want of memory: to ask at once again and again takes a CPU, and gives none.
+                    // Out of memory: asking again at once would take a CPU, and free no memory.
                     Some(libc::EAGAIN) => thread::sleep(Duration::from_millis(1)),
                     _ => return self.fail(&error),
                 },
@@ -237,7 +239,7 @@ impl Loop {
         }
     }
 
-    /// Given back where there is no room for it before the kernel has taken some.
+    /// Pushes an order. Gives it back if there is no room before the kernel has taken others.
     fn order(&mut self, order: Order) -> Result<(), Order> {
         let sync = opcode::Fsync::new(types::Fd(order.file.as_raw_fd()));
         let sync = match order.kind {
@@ -253,14 +255,14 @@ impl Loop {
         Ok(())
     }
 
-    /// Whether there was room.
+    /// Pushes a request. Returns whether there was room.
     fn push(&mut self, entry: &squeue::Entry) -> bool {
         // SAFETY: the requests have no pointers, and their descriptors stay open until they have
         // ended: files in `under_way`, the bell as long as the ring's thread.
         unsafe { self.ring.submission().push(entry) }.is_ok()
     }
 
-    /// The ring is broken: nobody may wait for it. What came of what is under way nobody knows.
+    /// Ends all orders, because the ring is broken. Nobody knows what became of those under way.
     fn fail(mut self, error: &io::Error) {
         let errno = match error.raw_os_error() {
             None | Some(libc::ECANCELED) => libc::EIO,
@@ -334,7 +336,7 @@ mod tests {
         let last = told.last().and_then(|last| last.as_ref().err()?.raw_os_error());
         assert!(asked == 0 || last == Some(libc::ECANCELED) || last == Some(libc::EIO), "{last:?}");
     }
-    /// Its descriptor is no ring's any more: the kernel refuses whatever is asked of it.
+    /// Puts another file under the ring's descriptor: the kernel refuses whatever is asked of it.
     fn break_it(ring: &Ring) {
         let other = File::open("/dev/null").unwrap();
         // SAFETY: the descriptor stays open, and is closed by the ring as before.
@@ -354,7 +356,8 @@ mod tests {
         };
         (0..100).for_each(|_| ask());
         let told = || told.recv_timeout(LONG).unwrap().raw_os_error().unwrap();
-        // What the ring has taken may have begun, for all that anybody knows; the others have not.
+        // Orders that the ring has taken may have begun, for all anybody knows; the others have
+        // not.
         let all: Vec<_> = (0..100).map(|_| told()).collect();
         assert!(all.iter().all(|errno| [libc::ECANCELED, libc::EOPNOTSUPP].contains(errno)));
         ask();
@@ -376,18 +379,18 @@ mod tests {
         let failed: Vec<_> = asked.into_iter().map(|synced| synced.wait().err()).collect();
         assert!(ring.is_broken());
         for (file, error) in files.iter().zip(failed) {
-            // Of what the ring has taken nobody knows what became.
+            // Nobody knows what became of the syncs that the ring had taken.
             assert_eq!(durable.fsync(file).wait().err(), error, "it is remembered");
             durable.acknowledge_loss(file);
             durable.fsync(file).wait().unwrap();
         }
-        // The next one asked for is a new ring.
+        // Asking for the backend again makes a new ring.
         durable.set_backend(Backend::IoUring).unwrap();
         durable.fsync(&files[0]).wait().unwrap();
         assert!(!durable.engine.chosen().ring().unwrap().is_broken());
     }
 
-    /// Also where somebody asks for one when its sync has just ended: others wait for that thread.
+    /// Also if a call is asked for when its sync has just ended: others wait for the ring's thread.
     #[test]
     fn no_call_is_made_by_the_rings_thread() {
         let runtime = Runtime::new().unwrap();

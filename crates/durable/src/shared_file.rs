@@ -47,24 +47,24 @@ pub struct SharedFile {
 
 struct Shared {
     id: FileId,
-    /// For syncs that are shared: one at a time.
+    /// The description for syncs that are shared: one at a time.
     own: Arc<File>,
     state: Mutex<State>,
-    /// Somebody has come.
+    /// Notified when the callers that a shared sync waits for have come.
     changed: Condvar,
 }
 
 struct State {
-    /// For syncs side by side: of those that are under way none is here.
+    /// Descriptions for syncs side by side, without those in use.
     free: Vec<Arc<File>>,
-    /// Somebody is at the shared sync, or on the way to it.
+    /// A thread does the shared sync, or is on the way to it.
     led: bool,
-    /// Who shares the next one.
+    /// The callers that share the next one.
     waiting: Vec<Call>,
     asked_at: Instant,
-    /// Flushes of devices that had failed then.
+    /// How many flushes of devices had failed then.
     since: u64,
-    /// Those whose sync is under way.
+    /// How many callers' syncs are under way.
     under_way: usize,
     gather: Gather,
     pace: Pace,
@@ -180,7 +180,7 @@ impl Shared {
 
     fn sync_beside(&self, engine: &Engine, file: Arc<File>, call: Call) {
         let (began, since) = (Instant::now(), engine.losses());
-        // What it has heard is noted before another sync can have the description.
+        // What the description has heard is noted before another sync can have it.
         let verdict = engine.sync_own(self.id, &file, since);
         let ended = Instant::now();
         engine.counts.latency_ns.note(nanoseconds(ended - began));
@@ -194,8 +194,8 @@ impl Shared {
         tell([call], &verdict);
     }
 
-    /// Does the shared sync, for all who wait. Whether others do then: whoever called leads them,
-    /// too.
+    /// Does the shared sync, for all callers that wait. Returns whether others wait by then: the
+    /// calling thread must lead for them, too, or let a worker.
     fn sync_together(&self, engine: &Engine) -> (Vec<Call>, Verdict, bool) {
         let mut state = gather(&self.state, &self.changed, self.state(), |state| {
             (&mut state.gather, state.waiting.len())
@@ -226,7 +226,8 @@ impl Shared {
     }
 }
 
-/// A worker on its way to the shared sync; where the runtime ends before, those who wait are told.
+/// A worker on its way to the shared sync. If the runtime ends before, the waiting callers are
+/// told.
 struct Lead {
     shared: Arc<Shared>,
     engine: Arc<Engine>,
@@ -238,7 +239,7 @@ impl Lead {
         self.leads = false;
         let (group, verdict, more) = blocking(|| self.shared.sync_together(&self.engine));
         if more {
-            // Those who are told may wait for somebody who waits for the next one.
+            // Callers that are told may wait for somebody who waits for the next sync.
             self.shared.hand_over(&self.engine);
         }
         tell(group, &verdict);
@@ -337,7 +338,7 @@ mod tests {
             let sender = sender.clone();
             move |verdict| sender.send(verdict).unwrap()
         };
-        // Again and again: who does not wait for him loses the race to him often.
+        // Again and again: a sync that does not wait for the caller often loses the race to it.
         for round in 0..200 {
             disk.hold(true);
             thread::scope(|scope| {
@@ -346,13 +347,13 @@ mod tests {
                 scope.spawn(|| durable.fdatasync_shared(file, returns));
                 disk.until_asked(2 * round + 1);
                 (0..2).for_each(|_| durable.fdatasync_shared(file, ask()));
-                // As if it took so long that he has all the time there is to come back.
+                // As if a sync took so long that the caller has all the time there is to come back.
                 file.shared.state().gather.set_cost(PATIENCE);
                 disk.hold(false);
             });
             (0..3).for_each(|_| receiver.recv_timeout(PATIENCE).unwrap().unwrap());
             assert_eq!(lock(&disk.0.0).asked, 2 * round + 2, "round {round}");
-            // The next one who comes is to wait for nobody.
+            // The next caller that comes is to wait for nobody.
             file.shared.state().gather.expected = 0;
         }
     }

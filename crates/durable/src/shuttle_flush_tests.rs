@@ -1,6 +1,6 @@
-//! Flushes that fail beside others, acknowledged losses and batches, under a randomized scheduler: `cargo xtask
-//! shuttle`. The device here keeps what is written in memory until it is flushed; a flush that fails forgets it, and
-//! the next one says that all is well.
+//! Flushes that fail beside others, acknowledged losses and batches, under a randomized scheduler:
+//! `cargo xtask shuttle`. The device here keeps what is written in memory until it is flushed. A
+//! flush that fails forgets it, and the next one says that all is well.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,19 +22,19 @@ enum Page {
     /// In the memory of the device.
     Volatile,
     Durable,
-    /// With the flush of this number among those that failed.
+    /// Lost with the flush of this number, among those that failed.
     Lost(u64),
 }
 
 #[derive(Default)]
 struct State {
-    /// Of each inode what was written, one page after the other.
+    /// What was written to each inode, one page after the other.
     files: HashMap<u64, Vec<Page>>,
     flushes: u64,
     failed: u64,
     /// Files whose own flush began after one had failed, and before the engine had noted that.
     in_gap: Vec<u64>,
-    /// Who counts failures that are known.
+    /// The engine, which counts the failures that are known.
     engine: Option<std::sync::Weak<Engine>>,
 }
 
@@ -42,7 +42,7 @@ struct State {
 struct Device {
     state: Arc<Mutex<State>>,
     commits: Commits,
-    /// The flush of a commit that fails, counted from 1 among those.
+    /// Which of the flushes of commits fails, counted from 1.
     fails: u64,
 }
 
@@ -131,7 +131,7 @@ impl System for Device {
     }
 
     fn check(&self, file: &File) -> Result<(), Failure> {
-        // It waits for the write-back that is under way, and flushes nothing.
+        // This waits for the write-back that is under way, and flushes nothing.
         self.state(|state| state.write_back(inode(file)));
         Ok(())
     }
@@ -147,7 +147,8 @@ impl System for Device {
     }
 }
 
-/// What somebody who is told of a sync may find, who had written `page` and knew of so many failures when he asked.
+/// What a caller may find that is told of a sync: it had written `page`, and `known` failures were
+/// known when it asked.
 struct Asked<'a> {
     device: &'a Device,
     file: &'a File,
@@ -167,7 +168,8 @@ impl<'a> Asked<'a> {
         match verdict {
             Ok(()) => match page {
                 Page::Durable => {}
-                // Known before he asked, or not yet when his own flush ended: the README says so.
+                // The failure was known before the caller asked, or not yet when its own flush
+                // ended: the README says so.
                 Page::Lost(by) if by <= self.known || in_gap => {}
                 _ => panic!("a lie: {page:?}, of {failed} failures {} were known", self.known),
             },
@@ -184,7 +186,7 @@ fn durable(runtime: &homing_runtime::Runtime, device: &Device, write_back: Write
     durable
 }
 
-/// Three who ask at a time, by commits, by themselves and by a shared file.
+/// Three callers ask at a time: by commits, by themselves and through a shared file.
 fn nobody_is_lied_to(commits: Commits, write_back: WriteBack, fails: u64) {
     check(move || {
         let runtime = runtime();
@@ -202,7 +204,7 @@ fn nobody_is_lied_to(commits: Commits, write_back: WriteBack, fails: u64) {
                     let verdict = match (asker, round) {
                         (0, _) => durable.fsync(file).wait(),
                         (1, _) => {
-                            // What has begun as a commit goes on beside it.
+                            // A commit that has begun goes on beside it.
                             durable.set_strategy(Strategy::Files);
                             let verdict = match round {
                                 0 => durable.fdatasync(file).wait(),
@@ -236,7 +238,7 @@ fn a_flush_within_a_commit_fails_beside_others() {
     nobody_is_lied_to(Commits::MayFlush, WriteBack::Late, 1);
 }
 
-/// Whoever acknowledges a loss goes on; what is written after that is lost no more.
+/// A caller that acknowledges a loss goes on; what is written after that is lost no more.
 #[test]
 fn an_acknowledged_loss_is_over() {
     check(|| {
@@ -251,7 +253,7 @@ fn an_acknowledged_loss_is_over() {
                     let asked = Asked::write(&device, &durable, &file);
                     let verdict = durable.fsync(&*file).wait();
                     if let Err(error) = &verdict {
-                        // It is the file's own, until it is acknowledged.
+                        // The failure is the file's own until it is acknowledged.
                         assert_eq!(durable.fsync(&*file).wait().unwrap_err().errno, error.errno);
                         assert!(durable.acknowledge(error).is_some(), "{error}");
                         assert!(durable.acknowledge_loss(&file).is_none(), "twice");
@@ -271,7 +273,8 @@ fn an_acknowledged_loss_is_over() {
     });
 }
 
-/// Two batches with files in common, and somebody by himself: a verdict for each, of a sync that covers it.
+/// Two batches with files in common, and a caller by itself: each file has a verdict, of a sync
+/// that covers it.
 #[test]
 fn batches_beside_each_other() {
     for fails in [0, 1] {
@@ -306,7 +309,8 @@ fn batches_beside_each_other() {
     }
 }
 
-/// A batch that begins before all of it was asked for, as bulks do: what its first commit loses, all of it has.
+/// A batch that begins before all of it was asked for, as bulks do: if its first commit loses data,
+/// all of the batch has failed.
 #[test]
 fn a_bulk_whose_first_commit_fails_to_flush() {
     check(|| {

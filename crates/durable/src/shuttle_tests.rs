@@ -1,5 +1,5 @@
 //! The engine and the log on a whole runtime, under a randomized scheduler: `cargo xtask shuttle`.
-//! Whoever waits without being told is a deadlock, which is reported.
+//! A thread that waits and is never told is a deadlock, which is reported.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,7 +18,7 @@ use crate::{
     WriteBack,
 };
 
-/// How many schedules are tried of each test. `HOMING_SHUTTLE_ITERATIONS` makes it more.
+/// How many schedules of each test are tried. `HOMING_SHUTTLE_ITERATIONS` sets another number.
 fn iterations() -> usize {
     let given = std::env::var("HOMING_SHUTTLE_ITERATIONS").ok();
     given.and_then(|text| text.parse().ok()).unwrap_or(1000)
@@ -39,18 +39,19 @@ struct Disk(Arc<Mutex<HashMap<u64, Pages>>>);
 
 #[derive(Clone, Default)]
 struct Pages {
-    /// Each description hears of a failure by itself, once.
+    /// The descriptions that have heard of the failure, if each hears of it by itself, once.
     heard: Option<Vec<RawFd>>,
     written: u64,
     durable: u64,
-    /// The sync that fails, counted from 1; as the kernel does, the next one says that all is well.
+    /// The sync that fails, counted from 1. As with the kernel, the next one says that all is well.
     fails: u64,
     syncs: u64,
-    /// The commit of the filesystem that loses its data, or the write-back before one, counted from 1.
+    /// The commit of the filesystem that loses the file's data, or the write-back before one,
+    /// counted from 1.
     lost_by: Option<(Loser, u64)>,
     commits: u64,
     write_backs: u64,
-    /// Lost, and nobody has heard of it.
+    /// Data is lost, and nobody has heard of it.
     news: bool,
     lost: bool,
 }
@@ -62,7 +63,8 @@ enum Loser {
 }
 
 impl Pages {
-    /// What was written before `written` is durable, or is lost if this is when.
+    /// Makes the writes up to `written` durable, or loses them if this is the commit or write-back
+    /// that does.
     fn write_out(&mut self, by: Loser, count: u64, written: u64) {
         if self.lost_by == Some((by, count)) {
             (self.lost, self.news) = (true, true);
@@ -72,7 +74,7 @@ impl Pages {
         }
     }
 
-    /// The kernel tells once.
+    /// The kernel reports a loss once.
     fn hear(&mut self) -> Result<(), Failure> {
         if std::mem::take(&mut self.news) { Err(eio()) } else { Ok(()) }
     }
@@ -152,7 +154,7 @@ impl System for Disk {
             pages.write_backs += 1;
             if pages.lost_by == Some((Loser::WriteBack, pages.write_backs)) {
                 pages.lost = true;
-                // The call itself hears of it, and nobody after it.
+                // The call itself hears of the loss, and nobody after it.
                 return Err(eio());
             }
             Ok(())
@@ -164,8 +166,8 @@ impl System for Disk {
     }
 }
 
-/// Whoever is told that all is well finds durable what he had written before he asked; and
-/// everybody is told something.
+/// A caller that is told that all is well finds durable what it had written before it asked; and
+/// every caller is told something.
 fn nobody_is_lied_to(strategy: Strategy, fails: u64) {
     nobody_is_lied_to_where(strategy, WriteBack::Early, move |pages| pages.fails = fails);
 }
@@ -223,7 +225,7 @@ fn commits_of_the_filesystem() {
     nobody_is_lied_to(Strategy::Filesystem, 0);
 }
 
-/// A commit says that all is well; what became of a file tells the file alone.
+/// The commit says that all is well; only the file itself tells what became of it.
 #[test]
 fn commits_in_which_one_file_is_lost() {
     for by in [Loser::Commit, Loser::WriteBack] {
@@ -235,7 +237,7 @@ fn commits_in_which_one_file_is_lost() {
     }
 }
 
-/// Who is told may wait for the file's next sync before he returns.
+/// A callback may wait for the file's next sync before it returns.
 #[test]
 fn a_callback_that_waits_for_the_next_sync() {
     for strategy in [Strategy::Files, Strategy::Filesystem] {
@@ -264,7 +266,7 @@ fn a_callback_that_waits_for_the_next_sync() {
     }
 }
 
-/// The same file so many times, each opened by itself.
+/// This many descriptions of the file, each opened by itself.
 pub(crate) fn descriptions(file: &Arc<File>, count: usize) -> Vec<std::sync::Arc<File>> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     (0..count).map(|_| std::sync::Arc::new(File::open(&path).unwrap())).collect()
@@ -286,7 +288,7 @@ pub(crate) fn wait(durable: &Durable, file: &SharedFile) -> Result<(), Durabilit
     }
 }
 
-/// As [`nobody_is_lied_to`], of those who share a file.
+/// As [`nobody_is_lied_to`], for callers that share a file.
 fn nobody_who_shares_is_lied_to(sharing: [Sharing; 2], fails: u64) {
     check(move || {
         let runtime = runtime();
@@ -304,7 +306,7 @@ fn nobody_who_shares_is_lied_to(sharing: [Sharing; 2], fails: u64) {
                     durable.set_sharing(sharing);
                     let written = disk.write(&file);
                     let verdict = match asker {
-                        // Somebody who has nothing to do with the others.
+                        // A caller that has nothing to do with the others.
                         0 => durable.fsync_and_wait(&*file),
                         _ => wait(&durable, &shared),
                     };
@@ -349,7 +351,7 @@ fn a_runtime_that_ends_leaves_no_sharer_waiting() {
         let shared = SharedFile::new(descriptions(&file, 2)).unwrap();
         let sharers = [0, 1, 2].map(|_| {
             let (durable, shared) = (durable.clone(), shared.clone());
-            // Done or not, but told.
+            // The sync is done or not, but the caller is told.
             thread::spawn(move || [(); 2].map(|()| wait(&durable, &shared).is_ok()))
         });
         drop(runtime);
@@ -374,7 +376,7 @@ fn a_runtime_that_ends_leaves_nobody_waiting() {
             let asker = thread::spawn(move || {
                 for _ in 0..2 {
                     let all = [&files[0], &files[0], &files[1]].map(|file| durable.fsync(file));
-                    // Done or not, but told.
+                    // The sync is done or not, but the caller is told.
                     let _ = all.map(|synced| synced.wait().is_ok());
                 }
             });

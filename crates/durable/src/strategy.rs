@@ -47,30 +47,30 @@ impl Strategy {
     }
 }
 
-/// So many files are worth a commit, before anything has been measured. Derived: a commit costs
-/// a few syncs and a few flushes.
+/// This many files are worth a commit before anything has been measured. Derived: a commit costs a
+/// few syncs and a few flushes.
 const COMMIT_FILES: usize = 24;
 
-/// Fewer than so many files are never worth one: a lone sync does not wait for others' data.
+/// Fewer files than this are never worth a commit: a lone sync does not wait for others' data.
 const COMMIT_FILES_MIN: usize = 4;
 
-/// Of so many decisions against a commit one tries it, where enough files wait.
+/// After this many decisions against a commit, one is tried if enough files wait.
 const TRY_EVERY: u32 = 64;
 
-/// Beyond this a commit has written much. Chosen: five flushes of a slow disk, four times.
+/// A commit that takes longer has written much. Chosen: five flushes of a slow disk, four times.
 const DEAR: Duration = Duration::from_millis(100);
 
-/// How much a new figure counts: one part in so many.
+/// How much a new figure counts: one part in this many.
 const SHARE: u32 = 4;
 
 /// What has been measured of one filesystem.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Costs {
-    /// What a sync of one file keeps its thread busy for.
+    /// How long a sync of one file keeps its thread busy.
     file: Option<Duration>,
     /// What a commit takes.
     commit: Option<Duration>,
-    /// The last one took too long for those who sync one file.
+    /// The last commit took too long for callers that sync one file.
     was_dear: bool,
     /// Decisions against a commit since the last one.
     refused: u32,
@@ -97,7 +97,7 @@ impl Costs {
         tries
     }
 
-    /// The same, and nothing is tried.
+    /// As [`Costs::prefers_commit`], but only by what has been measured: nothing is tried.
     pub(crate) fn is_worth(&self, strategy: Strategy, waiting: usize, depth: usize) -> bool {
         match strategy {
             Strategy::Files => return false,
@@ -119,12 +119,12 @@ impl Costs {
         format!("file_ns {} commit_ns {}", ns(self.file), ns(self.commit))
     }
 
-    /// What a sync of one file takes, where one has been made.
+    /// How long a sync of one file takes, if one has been made.
     pub(crate) fn file(&self) -> Option<Duration> {
         self.file
     }
 
-    /// What a commit takes, where one has been made.
+    /// How long a commit takes, if one has been made.
     pub(crate) fn commit(&self) -> Option<Duration> {
         self.commit
     }
@@ -133,7 +133,7 @@ impl Costs {
         self.file = Some(mix(self.file, took));
     }
 
-    /// Whether the last commit took too long for those who sync one file.
+    /// Whether the last commit took too long for callers that sync one file.
     pub(crate) fn was_dear(&self) -> bool {
         self.was_dear
     }

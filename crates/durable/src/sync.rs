@@ -28,7 +28,7 @@ pub(crate) fn wait<'a, T>(changed: &Condvar, guard: MutexGuard<'a, T>) -> MutexG
     changed.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Waits until somebody notifies, or so long.
+/// Waits until somebody notifies, for at most `limit`.
 #[cfg(not(shuttle))]
 pub(crate) fn wait_briefly<'a, T>(
     changed: &Condvar,
@@ -40,7 +40,7 @@ pub(crate) fn wait_briefly<'a, T>(
     waited.unwrap_or_else(std::sync::PoisonError::into_inner).0
 }
 
-/// The model checker knows no time: others may run, and it is over.
+/// The model checker knows no time: this lets other threads run, and returns.
 #[cfg(shuttle)]
 pub(crate) fn wait_briefly<'a, T>(
     _: &Condvar,

@@ -15,7 +15,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 /// What came of a sync.
 pub(crate) type Verdict = Result<(), DurabilityError>;
 
-/// Where the verdict of a sync comes in, for all who share it.
+/// Where the verdict of a sync arrives, for all callers that share it.
 #[derive(Default)]
 pub(crate) struct Outcome {
     state: Mutex<State>,
@@ -25,10 +25,10 @@ pub(crate) struct Outcome {
 #[derive(Default)]
 struct State {
     verdict: Option<Verdict>,
-    /// Threads that wait.
+    /// How many threads wait.
     threads: usize,
     calls: Vec<Call>,
-    /// By place: a future has one, whoever polls it.
+    /// By place: a future has one place, whoever polls it.
     wakers: Vec<Option<Waker>>,
     /// Places of futures that are gone.
     free: Vec<usize>,
@@ -44,16 +44,16 @@ impl Outcome {
         self.tell(verdict);
     }
 
-    /// Whoever asks from now on hears it. Those who wait do not yet: where many verdicts come at a
-    /// time all are noted first, or one who waits for all of them is woken for each. Whether telling
-    /// them runs code of others, which may take long.
+    /// Notes the verdict: callers that ask from now on hear it. Those that wait do not yet: if many
+    /// verdicts come at a time, all are noted first, or a caller that waits for all of them would
+    /// be woken for each. Returns whether telling them runs code of others, which may take long.
     pub(crate) fn note(&self, verdict: &Verdict) -> bool {
         let mut state = self.state();
         state.verdict = Some(verdict.clone());
         !state.calls.is_empty()
     }
 
-    /// Tells those who wait what has been noted.
+    /// Tells the callers that wait what has been noted.
     pub(crate) fn tell(&self, verdict: &Verdict) {
         let (threads, wakers, calls) = {
             let mut state = self.state();
@@ -64,13 +64,13 @@ impl Outcome {
             self.changed.notify_all();
         }
         for waker in wakers.into_iter().flatten() {
-            // As of calls.
+            // As with calls, a panic goes no further.
             quietly(|| waker.wake());
         }
         tell(calls, verdict);
     }
 
-    /// Calls this with the verdict: now, if it is there, or whoever brings it does.
+    /// Calls this with the verdict: now if it is there, else on the thread that brings it.
     pub(crate) fn call(&self, call: impl FnOnce(Verdict) + Send + 'static) {
         let mut state = self.state();
         if let Some(verdict) = state.verdict.clone() {
@@ -182,7 +182,7 @@ impl Future for Synced {
         let known = &mut state.wakers[place];
         if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
             let old = known.replace(waker.clone());
-            // Dropping it may come back here.
+            // Dropping a waker may come back here.
             drop(state);
             drop(old);
         }
@@ -194,7 +194,7 @@ impl Drop for Synced {
     fn drop(&mut self) {
         if let Some(place) = self.place {
             let mut state = self.outcome.state();
-            // Once the verdict has been told there is none, and no place is needed any more.
+            // Once the verdict has been told, there is no waker, and no place is needed any more.
             let waker = state.wakers.get_mut(place).and_then(Option::take);
             if state.verdict.is_none() {
                 state.free.push(place);
@@ -238,7 +238,8 @@ impl Future for SyncedMany {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        // One after the other: they end about together, and only one waker is kept at a time.
+        // One after the other: they end at about the same time, and only one waker is kept at a
+        // time.
         while let Some(first) = this.all.front_mut() {
             let Poll::Ready(verdict) = Pin::new(first).poll(context) else {
                 return Poll::Pending;
@@ -278,7 +279,7 @@ mod tests {
         for round in 0..1000 {
             let mut synced = Synced::of(Arc::clone(&outcome));
             assert!(poll(&mut synced, 0).is_pending() && poll(&mut synced, 1).is_pending());
-            // Of all but the last ten nobody waits any more.
+            // Nobody waits any more for any but the last ten.
             if round >= 990 {
                 kept.push(synced);
             }

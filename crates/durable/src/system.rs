@@ -113,8 +113,9 @@ impl System for Linux {
     }
 
     fn sync_filesystem(&self, file: &File) -> Result<(), Failure> {
-        // By a description of its own: one that has been open for long also tells of what failed of
-        // other people's files since, once each. (Of what nobody has been told yet a new one does, too.)
+        // Through a new description: one that has long been open also reports, once each, failures
+        // of other people's files since then. (A new one also reports what nobody has been told
+        // yet.)
         #[cfg(target_os = "linux")]
         {
             let folder = folder_of(file);
@@ -125,8 +126,9 @@ impl System for Linux {
         return self.sync(file, Kind::All);
     }
 
-    /// A second description hears of data, too, whichever call the first one's failure came from; but not of
-    /// a flush, which the second call sends anew. A journal that has failed may fail both.
+    /// A second description also hears of failed data, whichever call reported it to the first one.
+    /// It does not hear of a failed flush, because the second call sends a new one. A failed
+    /// journal may fail both.
     #[cfg(target_os = "linux")]
     fn witness(&self, file: &File) -> Option<Witness> {
         let folder = folder_of(file)?;
@@ -139,7 +141,7 @@ impl System for Linux {
     fn check(&self, file: &File) -> Result<(), Failure> {
         #[cfg(target_os = "linux")]
         return match crate::range::wait(file) {
-            // Without leave for it: a sync tells as much.
+            // The program may not make this call: a sync tells as much.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
                 data_sync(file)
             }
@@ -161,15 +163,15 @@ impl System for Linux {
     #[cfg(target_os = "linux")]
     fn begin_write_back(&self, file: &File) -> Result<(), Failure> {
         match crate::range::begin(file) {
-            // It cannot be begun of what is no file, or not now: it is synced all the same.
+            // It cannot be begun for what is no file, or not now: the sync comes all the same.
             Err(error) if !may_have_lost(&error) => Ok(()),
             began => began.map_err(|error| Failure { operation: "sync_file_range", error }),
         }
     }
 }
 
-/// The folder that a file is in; `None` where that is not to be had. Not the file itself once more: to
-/// close that would give up the POSIX locks that this process has of it.
+/// The folder that a file is in; `None` if it cannot be opened. The file itself is not opened once
+/// more, because closing that would release the POSIX locks that this process holds on it.
 #[cfg(target_os = "linux")]
 fn folder_of(file: &File) -> Option<File> {
     use rustix::fs::{Mode, OFlags};
@@ -181,7 +183,7 @@ fn folder_of(file: &File) -> Option<File> {
     (device(&folder)? == device(file)?).then_some(folder)
 }
 
-/// Whether a file can still be made in a folder: one without a name, which goes at once.
+/// Whether a file can still be made in a folder: one without a name, which is gone at once.
 #[cfg(target_os = "linux")]
 fn journal_lives(folder: &File) -> bool {
     use rustix::fs::{Mode, OFlags};
@@ -189,11 +191,11 @@ fn journal_lives(folder: &File) -> bool {
     rustix::fs::openat(folder, ".", flags, Mode::RUSR).is_ok()
 }
 
-/// Whether a write-back that fails so may have dropped data: ext4, for one, drops what it finds no
-/// place for, and leaves no mark in the file.
+/// Whether a write-back that fails with this error may have dropped data: ext4, for one, drops what
+/// it finds no place for, and leaves no mark in the file.
 #[cfg(target_os = "linux")]
 fn may_have_lost(error: &io::Error) -> bool {
-    // The last two: this program may not.
+    // The last two: this program may not make the call.
     let harmless = [
         libc::EINVAL,
         libc::ESPIPE,
@@ -206,7 +208,7 @@ fn may_have_lost(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|errno| !harmless.contains(&errno))
 }
 
-/// Of the lines of `/proc/meminfo`.
+/// The bytes that wait to be written, from the text of `/proc/meminfo`.
 #[cfg(target_os = "linux")]
 fn unwritten(meminfo: &str) -> Option<u64> {
     let bytes = |name| {
@@ -220,7 +222,7 @@ fn unwritten(meminfo: &str) -> Option<u64> {
 fn data_sync(file: &File) -> Result<(), Failure> {
     #[cfg(not(target_vendor = "apple"))]
     return retry_on_intr(|| rustix::fs::fdatasync(file)).map_err(named("fdatasync"));
-    // There fsync(2) leaves data in the disk's cache.
+    // On Apple's systems fsync(2) leaves data in the disk's cache.
     #[cfg(target_vendor = "apple")]
     return retry_on_intr(|| rustix::fs::fcntl_fullfsync(file)).map_err(named("F_FULLFSYNC"));
 }

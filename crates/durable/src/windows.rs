@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-/// A figure is of so long and so many rounds of all callers at least. Derived: a few of the kernel's
-/// time slices, and so many that one sync more or less is no tenth;
+/// A figure covers at least this much time, and this many rounds of all callers. Derived: a few of
+/// the kernel's time slices, and so many rounds that one sync more or less is no tenth.
 const WINDOW: Duration = Duration::from_millis(20);
 const ROUNDS: u32 = 4;
-/// or, on slow disks, of so long. And never of fewer answers than this.
+/// On slow disks this much time is enough. No figure covers fewer answers than `ANSWERS_MIN`.
 const LONG_WINDOW: Duration = Duration::from_millis(200);
 const ANSWERS_MIN: u32 = 16;
 
@@ -18,27 +18,28 @@ pub(crate) struct Windows {
     last: Option<Instant>,
     answered: u32,
     alone: u32,
-    /// So many answers are still by another way, and say nothing.
+    /// This many answers still come by another way, and say nothing.
     skipped: u32,
 }
 
 impl Windows {
-    /// Somebody came while nothing was under way; `alone` if nobody else was there before, either.
+    /// Notes that a caller came while nothing was under way; `alone` if nobody else was there
+    /// before, either.
     pub(crate) fn idle(&mut self, alone: bool, now: Instant) {
         self.alone += u32::from(alone);
         if self.last.is_some_and(|last| now.saturating_duration_since(last) > WINDOW) {
-            // Nobody wanted anything: that says nothing.
+            // Nobody wanted anything for a while: this window says nothing.
             self.began = None;
         }
     }
 
-    /// So many are answered now of whom nobody else was there.
+    /// Notes that this many callers are answered now that were alone.
     pub(crate) fn note_alone(&mut self, count: usize) {
         self.alone = self.alone.saturating_add(number(count));
     }
 
-    /// So many have been answered, of so many callers: how many are in a second, where a window ends
-    /// with them, and most of them were not alone.
+    /// Notes that `count` requests have been answered, of `callers` callers. If a window ends with
+    /// them, and most of its callers were not alone, returns how many were answered in a second.
     pub(crate) fn answered(&mut self, count: usize, callers: usize, now: Instant) -> Option<f64> {
         self.last = Some(now);
         if self.skipped > 0 {
@@ -67,8 +68,9 @@ impl Windows {
         (self.began, self.answered, self.alone) = (Some(now), 0, 0);
     }
 
-    /// Another way is gone from now on, by so many callers: what is under way ends by the old one,
-    /// and the first round by the new one finds them as that has left them.
+    /// Notes that another way is used from now on, by this many callers. What is under way ends by
+    /// the old way, and the first round by the new way finds the callers as the old one has left
+    /// them: neither counts.
     pub(crate) fn skip(&mut self, callers: usize) {
         self.skipped = number(callers).saturating_mul(2).max(1);
     }

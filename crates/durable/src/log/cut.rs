@@ -15,20 +15,21 @@ use crate::sync::lock;
 use crate::synced::{Outcome, Verdict};
 use crate::system::Failure;
 
-/// What is cut off.
+/// What is to be cut off, and what is being removed.
 #[derive(Default)]
 pub(super) struct Cuts {
-    /// From which record on the log is to be kept, since the last write began, and who waits for that.
+    /// From which record on the log is to be kept, as asked for since the last write began, and the
+    /// outcome that the askers wait for.
     pub(super) asked: Option<(u64, Arc<Outcome>)>,
     /// What can be removed.
     next: Removal,
     /// What is being removed, if anything is.
     running: Option<Arc<Outcome>>,
-    /// Somebody removes, or will in a moment: nobody else may.
+    /// A thread removes, or will in a moment: no other may.
     pub(super) led: bool,
 }
 
-/// Segments, by their first records, and those who wait until they are gone.
+/// Segments, by their first records, and the outcomes that are told when they are gone.
 #[derive(Default)]
 struct Removal {
     segments: Vec<u64>,
@@ -43,22 +44,24 @@ impl Cuts {
         Arc::clone(outcome)
     }
 
-    /// A segment has been begun that says that these are not needed, for those who wait.
+    /// Adds segments that are to be removed: a segment has been begun that says that they are not
+    /// needed. Callers wait for `outcome`.
     pub(super) fn add(&mut self, segments: Vec<u64>, outcome: Option<Arc<Outcome>>) {
         self.next.segments.extend(segments);
         self.next.outcomes.extend(outcome);
     }
 
-    /// Whether somebody waits for what nobody removes: whoever asks does, or lets somebody.
+    /// Whether callers wait for a removal that no thread does: the thread that asks must do it from
+    /// now on, or let another.
     pub(super) fn begins(&mut self) -> bool {
         !self.next.outcomes.is_empty() && !std::mem::replace(&mut self.led, true)
     }
 
-    /// Who is told when all is gone that was cut off; `None` where it is.
+    /// The outcome that is told when everything that was cut off is gone; `None` if it is.
     pub(super) fn latest(&mut self) -> Option<Arc<Outcome>> {
         let Removal { segments, outcomes } = &mut self.next;
         if outcomes.is_empty() && !segments.is_empty() {
-            // They are left over from a time when that failed.
+            // They are left over from a removal that failed.
             outcomes.push(Arc::default());
         }
         outcomes.last().or(self.running.as_ref()).cloned()
@@ -66,14 +69,16 @@ impl Cuts {
 }
 
 impl Shared {
-    /// A worker removes what is to be removed, and what is by then. Only for whoever [`Cuts::begins`].
+    /// Lets a worker remove what is to be removed, and what is by then. Only for the thread that
+    /// got `true` from [`Cuts::begins`].
     pub(super) fn remove_later(self: Arc<Self>) {
         let engine = Arc::clone(&self.engine);
         let remove = Remove { shared: Some(self) };
         engine.execute(move || remove.run());
     }
 
-    /// Removes what is to be removed: who is to be told what of it, and whether there is more by then.
+    /// Removes what is to be removed. Returns which outcomes are to be told, what they are told,
+    /// and whether there is more by then.
     fn remove_once(&self) -> (Vec<Arc<Outcome>>, Verdict, bool) {
         let Removal { segments, outcomes } = {
             let cuts = &mut self.state().cuts;
@@ -86,7 +91,8 @@ impl Shared {
         let (system, since) = (&*self.engine.system, self.engine.losses());
         let unlinked = self.folder.unlink(system, &segments);
         let verdict = unlinked.or_else(|failure| failed(failure, Loss::Room)).and_then(|()| {
-            // Beside that of a name that is made, one of the two would hear of what fails, and not the other.
+            // If the folder were also synced for a new name at the same time, only one of the two
+            // syncs would hear of a failure.
             let _names = lock(&self.names);
             self.folder.sync(system).or_else(|failure| failed(failure, Loss::Records))
         });
@@ -101,7 +107,7 @@ impl Shared {
         state.cuts.running = None;
         match &verdict {
             Ok(()) => {}
-            // For whoever cuts off the next time.
+            // The next cut removes them.
             Err(error) if error.loss == Loss::Room => state.cuts.next.segments.extend(segments),
             Err(error) => state.failed = Some(error.clone()),
         }
@@ -113,7 +119,7 @@ impl Shared {
     }
 }
 
-/// A worker's turn to remove, or, if the runtime drops it, word for those who wait.
+/// A worker's turn to remove. If the runtime drops it, the waiting callers are told.
 struct Remove {
     shared: Option<Arc<Shared>>,
 }
@@ -125,7 +131,7 @@ impl Remove {
             loop {
                 let (outcomes, verdict, more) = shared.remove_once();
                 if !more {
-                    // Whoever is told may close the log, and open it.
+                    // A caller that is told may close the log, and open it.
                     drop(shared);
                     return tell(outcomes, &verdict);
                 }

@@ -21,41 +21,44 @@ const BUFFER_LEN: usize = 256 << 10;
 /// A segment that is being made.
 const UNBORN: &str = "segment.new";
 
-/// Space for segments where the disk is full: to open a log takes one, and to cut it off then the other.
+/// Space for segments when the disk is full: opening a log takes one, and cutting it off then takes
+/// the other.
 const SPARES: [&str; 2] = ["segment.spare-1", "segment.spare-2"];
 
-/// Takes no space but that for names, in the folder: where that is used up, as in a small one of XFS, which is within
-/// its inode, a rename needs a block of a disk that is full, before the old name goes. Longer than two segments' names:
-/// for each spare one there is another one.
+/// Takes no space except for its name, in the folder. If the space for names is used up, as in a
+/// small folder of XFS, which is within its inode, a rename needs a block of a disk that is full,
+/// before the old name goes. The name is longer than those of two segments: each spare segment may
+/// become another one.
 const NAME: &str = "segment.spare-name-that-goes-where-a-full-disk-has-no-room-for-names";
 
-/// So much space each spare segment has, in bytes, but no more than a segment. Guessed: many a commit, and a small part of the
-/// 64 MiB of a segment.
+/// How much space each spare segment has, in bytes, but no more than a segment. Guessed: many a
+/// commit, and a small part of the 64 MiB of a segment.
 pub(super) const SPARE_LEN: u64 = 256 << 10;
-/// With less one is of no use: a block, for a header.
+/// A shorter one is of no use: a block, for a header.
 const SPARE_LEN_MIN: u64 = 4 << 10;
 
 /// A log's folder, locked as long as this lives.
 #[derive(Debug)]
 pub(super) struct Folder {
-    /// As it was given: what it is called.
+    /// The path as it was given, by which it is called.
     pub(super) path: PathBuf,
-    /// Where its files are found, also once it is called something else, or the process works in another folder.
+    /// Where its files are found, even when it has been renamed, or the process works in another
+    /// folder.
     inside: PathBuf,
-    /// To be locked, and synced.
+    /// The folder itself, to be locked and synced.
     pub(super) file: File,
 }
 
 impl Drop for Folder {
-    /// Closing the file is not enough: a child that another thread has just begun has it, too, until it
-    /// runs its program, and with it the lock.
+    /// Closing the file is not enough: a child process that another thread has just begun also has
+    /// it, and with it the lock, until the child runs its program.
     fn drop(&mut self) {
         self.unlock();
     }
 }
 
 impl Folder {
-    /// Opens it, or makes it, durably; and locks it.
+    /// Opens the folder, or makes it, durably; and locks it.
     pub(super) fn open(system: &dyn System, path: &Path) -> Result<Self, LogError> {
         let io = |action| move |source| LogError::Io { action, path: path.to_owned(), source };
         match fs::create_dir(path) {
@@ -65,7 +68,8 @@ impl Folder {
             _ if !path.is_dir() => return Err(LogError::NotALog { path: path.to_owned() }),
             _ => {}
         }
-        // Also where it was there: who made it may not have got so far, or not have been told that it is durable.
+        // Also if it was there: the program that made it may not have got so far, or not have been
+        // told that it is durable.
         let parent = crate::batch::parent(path).map_err(io("open the parent of"))?;
         let synced = commit::directory(system, &parent, Kind::All);
         synced.map_err(|failure| io("sync the parent of")(failure.error))?;
@@ -80,29 +84,29 @@ impl Folder {
         }
     }
 
-    /// Lets others have it. Nothing may be changed in it afterwards.
+    /// Lets others have the folder. Nothing may be changed in it afterwards.
     pub(super) fn unlock(&self) {
-        // Where this fails closing has to do.
+        // If this fails, closing the file has to be enough.
         let _ = self.file.unlock();
     }
 
-    /// What the segment is called that begins with this record.
+    /// What the segment that begins with this record is called.
     pub(super) fn name_of(&self, first: u64) -> PathBuf {
         self.path.join(segment(first))
     }
 
-    /// Where it is found.
+    /// Where that segment is found.
     pub(super) fn segment(&self, first: u64) -> PathBuf {
         self.inside.join(segment(first))
     }
 
-    /// In bytes, 0 where there is none.
+    /// The length of that segment in bytes; 0 if there is none.
     pub(super) fn length_of(&self, first: u64) -> u64 {
         length_of(&self.segment(first))
     }
 
-    /// The first records of the segments, in order. An error where there are none, but something
-    /// else is.
+    /// The first records of the segments, in order. An error if there is none, but something else
+    /// is there.
     pub(super) fn segments(&self) -> Result<Vec<u64>, LogError> {
         let io = |source| LogError::Io { action: "read", path: self.path.clone(), source };
         let (mut all, mut others) = (Vec::new(), false);
@@ -120,9 +124,10 @@ impl Folder {
         Ok(all)
     }
 
-    /// Makes a segment with these records, durably, in the place of one of the same name, if there is
-    /// one: then those in it are not needed, or among these. Where this fails it may be there or not.
-    /// Where the disk is full, a spare one becomes it if `with_spare`.
+    /// Makes a segment with these records, durably. It takes the place of a segment of the same
+    /// name, if there is one, whose records must be among these or not needed. If this fails, the
+    /// new segment may be there or not. If the disk is full, a spare one becomes the segment if
+    /// `with_spare`.
     pub(super) fn create(
         &self,
         system: &dyn System,
@@ -136,7 +141,8 @@ impl Folder {
         Ok(tail)
     }
 
-    /// As that, but it has no name yet: where this fails nothing has changed.
+    /// As [`create`](Self::create), but the segment has no name yet: if this fails, nothing has
+    /// changed.
     pub(super) fn make(
         &self,
         system: &dyn System,
@@ -149,7 +155,7 @@ impl Folder {
         let needed = (HEADER_LEN + records.len()) as u64;
         for spare in SPARES.map(|name| self.inside.join(name)) {
             let is_full = made.as_ref().is_err_and(|failure| is_full(&failure.error));
-            // What was begun goes first: that may be what it takes.
+            // The rename first removes what was begun: its space may be what is missing.
             if !is_full
                 || !with_spare
                 || length_of(&spare) < needed
@@ -160,14 +166,15 @@ impl Folder {
             made = write_unborn(system, &unborn, false, header, records);
         }
         if made.as_ref().is_err_and(|failure| is_full(&failure.error)) {
-            // It takes what is left of the room.
+            // What was begun takes what is left of the room.
             let _ = fs::remove_file(&unborn);
         }
         made
     }
 
-    /// Gives the segment that was [made](Self::make) its name, to be made durable by [`sync`](Self::sync). Where this
-    /// fails it is none, and its space a spare one's, if that has been taken, or nobody's.
+    /// Gives the segment that was [made](Self::make) its name, to be made durable by
+    /// [`sync`](Self::sync). If this fails, there is no such segment: its space becomes that of a
+    /// spare one, if one has been taken, or is free.
     pub(super) fn name(&self, system: &dyn System, header: &Header) -> Result<(), Failure> {
         let (unborn, segment) = (self.inside.join(UNBORN), self.segment(header.first));
         let named = self.with_name(|| system.rename(&unborn, &segment), |failure| &failure.error);
@@ -178,7 +185,7 @@ impl Folder {
         })
     }
 
-    /// Makes a spare segment of one that was made, if one is missing.
+    /// Turns a segment that was made into a spare one, if one is missing.
     fn put_back(&self, unborn: &Path) -> io::Result<()> {
         let mut spares = SPARES.map(|name| self.inside.join(name)).into_iter();
         let missing = spares.find(|spare| !spare.exists()).ok_or(io::ErrorKind::AlreadyExists)?;
@@ -186,7 +193,8 @@ impl Folder {
         fs::rename(unborn, missing)
     }
 
-    /// Where there is no room for a name, once more with that of the one that is kept for this.
+    /// Renames. If there is no room for a name, removes the one that is kept for this, and tries
+    /// once more.
     fn with_name<E>(
         &self,
         rename: impl Fn() -> Result<(), E>,
@@ -197,13 +205,14 @@ impl Folder {
         if is_full && fs::remove_file(self.inside.join(NAME)).is_ok() { rename() } else { renamed }
     }
 
-    /// How much room there is on a disk that is full.
+    /// How much room for a segment there is when the disk is full.
     pub(super) fn spare_len(&self) -> u64 {
         SPARES.map(|name| length_of(&self.inside.join(name))).into_iter().max().unwrap_or(0)
     }
 
-    /// Sees that there are spare segments that have their space: as much as a segment at most, and less on a disk that
-    /// is about full. Where it is full already there are none, and nothing but that depends on them.
+    /// Sees to it that there are spare segments with their space: at most as much as a segment, and
+    /// less on a disk that is nearly full. If the disk is full already, there are none. Only use of
+    /// a full disk depends on them.
     pub(super) fn make_spares(&self, segment_length: u64) {
         let _ = open_or_make(&self.inside.join(NAME), false);
         let enough = segment_length.clamp(SPARE_LEN_MIN, SPARE_LEN);
@@ -212,23 +221,24 @@ impl Folder {
         if !made.contains(&false) {
             return;
         }
-        // Space that was freed may be free only when the journal has been committed.
+        // Space that was freed may be available only when the journal has been committed.
         #[cfg(target_os = "linux")]
         let _ = rustix::fs::syncfs(&self.file);
         let _ = SPARES.map(make);
     }
 
-    /// How long it is then.
+    /// Makes one spare segment, or makes it longer. Returns how long it is then.
     fn make_spare(&self, name: &str, enough: u64) -> io::Result<u64> {
         let file = open_or_make(&self.inside.join(name), false)?;
         let length = file.metadata()?.len();
         let mut wanted = enough;
         while wanted > length && wanted >= SPARE_LEN_MIN {
             let made = file.write_all_at(&vec![0; (wanted - length) as usize], length);
-            // Or after a power cut it has no space, and others have taken that by then.
+            // Without the sync it might have no space after a power cut, and others might have
+            // taken that by then.
             match made.and_then(|()| file.sync_all()) {
                 Ok(()) => return Ok(wanted),
-                // Its length is what it is worth.
+                // Its length says how much space it has.
                 Err(error) if is_full(&error) => file.set_len(length)?,
                 Err(error) => return Err(error),
             }
@@ -237,14 +247,14 @@ impl Folder {
         Ok(length)
     }
 
-    /// Removes segments, durably, in any order as far as a crash is concerned: a later segment says that
-    /// they are not needed.
+    /// Removes segments, durably. A crash may leave any of them: a later segment says that they are
+    /// not needed.
     pub(super) fn remove(&self, system: &dyn System, segments: &[u64]) -> Result<(), Failure> {
         self.unlink(system, segments)?;
         if segments.is_empty() { Ok(()) } else { self.sync(system) }
     }
 
-    /// As that, but it need not be durable.
+    /// As [`remove`](Self::remove), but the removal need not be durable.
     pub(super) fn unlink(&self, system: &dyn System, segments: &[u64]) -> Result<(), Failure> {
         for first in segments {
             match system.remove(&self.segment(*first)) {
@@ -261,8 +271,8 @@ impl Folder {
     }
 }
 
-/// By the descriptor where the system has such paths, else by a path that does not depend on where the process
-/// works.
+/// A path into the folder: through its descriptor if the system has such paths, else one that does
+/// not depend on where the process works.
 fn inside(file: &File, path: &Path) -> io::Result<PathBuf> {
     let of_descriptor = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let is_it = |found: fs::Metadata| {
@@ -278,7 +288,7 @@ fn segment(first: u64) -> String {
     format!("{first:020}.log")
 }
 
-/// 0 where there is no such file.
+/// 0 if there is no such file.
 fn length_of(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |found| found.len())
 }
@@ -288,7 +298,7 @@ fn open_or_make(path: &Path, truncate: bool) -> io::Result<File> {
     options.read(true).write(true).create(true).truncate(truncate).open(path)
 }
 
-/// Writes a segment and syncs it; over what is there if not `truncate`, in the space that has.
+/// Writes a segment and syncs it. If not `truncate`, this overwrites what is there, in its space.
 fn write_unborn(
     system: &dyn System,
     path: &Path,
@@ -305,7 +315,8 @@ fn write_unborn(
     system.write(&file, records, HEADER_LEN as u64)?;
     let end = (HEADER_LEN + records.len()) as u64;
     if end < length {
-        // Nothing of what was there: it might look like records behind these. And its space is another spare one's.
+        // The rest of what was there goes: it might look like records behind these, and its space
+        // is for another spare one.
         let cut = file.set_len(end);
         cut.map_err(|error| Failure { operation: "ftruncate", error })?;
     }
@@ -318,7 +329,7 @@ pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
-/// Whether no file can be opened, as too many are.
+/// Whether no file can be opened because too many are open.
 pub(super) fn opens_none(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
@@ -331,7 +342,7 @@ fn first_of(name: &str) -> Option<u64> {
     digits.parse().ok().filter(|_| is_number)
 }
 
-/// Reads from here on, whatever the descriptor's own position.
+/// Reads from `at` on, whatever the descriptor's own position.
 pub(super) fn read_at<F: Deref<Target = File>>(file: F, at: u64) -> BufReader<ReadAt<F>> {
     BufReader::with_capacity(BUFFER_LEN, ReadAt { file, at })
 }
@@ -350,7 +361,7 @@ impl<F: Deref<Target = File>> Read for ReadAt<F> {
     }
 }
 
-/// A segment's file, to be read.
+/// Opens a segment's file for reading. Also returns its length.
 pub(super) fn reopen(path: &Path) -> io::Result<(Arc<File>, u64)> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();

@@ -57,7 +57,7 @@ impl Header {
         bytes
     }
 
-    /// `None` where it is damaged, or none of ours; or else of a version that is.
+    /// `None` if it is damaged, or none of ours; `Err` with its version if that is another one.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Result<Self, u32>> {
         let bytes: &[u8; HEADER_LEN] = bytes.try_into().ok()?;
         let version = u32_of(&bytes[8..12]);
@@ -74,7 +74,7 @@ fn header_checksum(bytes: &[u8; HEADER_LEN]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&bytes[..12]), &bytes[16..])
 }
 
-/// Adds a record, the first of a write where there is none in `bytes`. `data` is at most
+/// Adds a record, which is the first of a write if there is none in `bytes`. `data` is at most
 /// [`RECORD_LENGTH_MAX`] long.
 pub(crate) fn push(bytes: &mut Vec<u8>, log: u64, sequence: u64, data: &[u8]) {
     let mark = if bytes.is_empty() { MARK } else { 0 };
@@ -87,7 +87,8 @@ pub(crate) fn push(bytes: &mut Vec<u8>, log: u64, sequence: u64, data: &[u8]) {
     bytes.extend_from_slice(data);
 }
 
-/// The records in `bytes` are not the beginning of a write any more, as others come before them.
+/// Unmarks the records in `bytes`: they are not the beginning of a write any more, because others
+/// come before them.
 pub(crate) fn unmark(bytes: &mut [u8], log: u64) {
     let Some((head, rest)) = bytes.split_first_chunk_mut::<RECORD_LEN>() else { return };
     let length = u32_of(&head[4..8]) & !MARK;
@@ -139,8 +140,9 @@ pub(crate) fn was_durable(rest: &[u8], log: u64, damaged: u64) -> bool {
     })
 }
 
-/// Checksums of many parts of some bytes: by those of what stands before their ends, so that data which looks like
-/// the beginnings of long records does not take as long as all of these.
+/// Checksums of many parts of some bytes, made from the checksums of what stands before both ends
+/// of a part. So data that looks like the beginnings of many long records does not take as long as
+/// reading all of these.
 struct Sums<'a> {
     of: &'a [u8],
     /// The checksums of what stands before each block.
@@ -149,7 +151,7 @@ struct Sums<'a> {
 
 impl Sums<'_> {
     const BLOCK_LEN: usize = 4 << 10;
-    /// What is shorter is summed as it stands: that is faster.
+    /// A shorter part is summed directly, because that is faster.
     const LONG: usize = 64 << 10;
 
     /// As [`checksum`], of a record whose data is this part.
@@ -158,7 +160,8 @@ impl Sums<'_> {
             return checksum(log, head, &self.of[data]);
         }
         let length = data.len();
-        // A sum of two parts is that of the first, moved by the length of the second, and that of the second.
+        // The sum of two parts is the sum of the first, moved by the length of the second, XOR that
+        // of the second.
         let of_data = self.before(data.end) ^ crc32c_combine(self.before(data.start), 0, length);
         crc32c_combine(checksum(log, head, &[]), of_data, length)
     }
@@ -171,7 +174,7 @@ impl Sums<'_> {
             });
             sums.collect()
         });
-        // At the end there may be no block any more.
+        // At the very end there may be no further block.
         let block = (at / Self::BLOCK_LEN).min(blocks.len() - 1);
         crc32c::crc32c_append(blocks[block], &self.of[block * Self::BLOCK_LEN..at])
     }
@@ -183,11 +186,11 @@ pub(crate) struct Scan<R> {
     log: u64,
     /// Where the next record begins.
     pub(crate) at: u64,
-    /// Nothing is read beyond.
+    /// Nothing is read beyond this.
     end: u64,
-    /// Of the last record.
+    /// The number of the last record.
     pub(crate) sequence: u64,
-    /// Of the last write: where its first record begins, and that one's number.
+    /// Where the first record of the last write begins, and its number.
     pub(crate) write: (u64, u64),
 }
 
@@ -229,7 +232,7 @@ impl<R: Read> Scan<R> {
     }
 }
 
-/// False where the end comes first.
+/// Fills `bytes`; returns false if the end comes first.
 fn fill(reader: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {
     match reader.read_exact(bytes) {
         Ok(()) => Ok(true),

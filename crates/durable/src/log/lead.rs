@@ -1,5 +1,5 @@
-//! Who writes: one thread at a time, the leader, for all callers that wait. It also begins
-//! segments.
+//! Writes the log: one thread at a time, the leader, writes for all callers that wait. It also
+//! begins segments.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -23,7 +23,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait};
 use crate::synced::{Outcome, Synced, Verdict};
 use crate::system::Failure;
 
-/// So much space is made ready at a time, in bytes. Guessed: a few hundred flushes.
+/// How much space is made ready at a time, in bytes. Guessed: a few hundred flushes.
 const PREALLOCATE: u64 = 1 << 20;
 
 /// A buffer that grew beyond this is not kept.
@@ -35,22 +35,23 @@ pub(super) struct Shared {
     pub(super) folder: Folder,
     /// The log's number.
     pub(super) log: u64,
-    /// The folder.
+    /// The identity of the folder.
     pub(super) id: FileId,
     pub(super) segment_length: u64,
     pub(super) state: Mutex<State>,
-    /// All for whom a write waits have come.
+    /// Notified when all callers that a write waits for have come.
     gathered: Condvar,
-    /// Nobody writes, or removes, any more.
+    /// Notified when a thread has stopped writing, or removing.
     pub(super) quiet: Condvar,
-    /// Held while segments and spare ones are made, or used, and while a removal of some becomes durable.
+    /// Held while segments or spare ones are made or used, and while a removal of segments becomes
+    /// durable.
     pub(super) names: Mutex<()>,
 }
 
 pub(super) struct State {
     /// Records that were appended and are not being written.
     pub(super) pending: Vec<u8>,
-    /// An empty buffer, for the next ones.
+    /// An empty buffer, for the next records.
     spare: Vec<u8>,
     /// The last record appended.
     pub(super) appended: u64,
@@ -60,10 +61,10 @@ pub(super) struct State {
     /// The first records of the segments that are needed.
     pub(super) segments: VecDeque<u64>,
     tail: Tail,
-    /// Somebody writes, or will in a moment: nobody else may.
+    /// A thread writes, or will in a moment: no other may.
     pub(super) led: bool,
     running: Option<Running>,
-    /// Who waits for what is pending, and how many do.
+    /// The outcome that callers of pending records wait for, and how many do.
     next: Option<Arc<Outcome>>,
     waiting: usize,
     gather: Gather,
@@ -81,7 +82,8 @@ pub(super) struct Tail {
     pub(super) allocated: u64,
 }
 
-/// What is being written: up to which record, how many bytes, and who waits, for that and for a cut.
+/// What is being written: up to which record, how many bytes, and the outcomes that callers wait
+/// for, of the write and of a cut.
 struct Running {
     last: u64,
     bytes: usize,
@@ -89,21 +91,21 @@ struct Running {
     cut: Option<Arc<Outcome>>,
 }
 
-/// What is done beside the write.
+/// What is done besides the write.
 struct Plan {
     begins: Option<Header>,
-    /// Segments, by their first records,
+    /// The segments to be removed, by their first records.
     removes: Vec<u64>,
-    /// who waits for that,
+    /// The outcome of the removal, if callers wait for it.
     cut: Option<Arc<Outcome>>,
-    /// and what was kept before.
+    /// The first record that was kept before.
     kept: u64,
 }
 
-/// What came of a write that has failed in nothing but room.
+/// What came of a write that failed, if at all, only for want of room.
 enum Written {
     All,
-    /// There was none for the records; the segment that was to begin has.
+    /// There was no room for the records, but the segment that was to begin has begun.
     HeaderAlone(DurabilityError),
 }
 
@@ -128,7 +130,7 @@ impl State {
         }
     }
 
-    /// What answers a commit; `Err` where it waits for what is pending.
+    /// What answers a commit; `Err` if it waits for what is pending.
     pub(super) fn ask(&mut self, sequence: Sequence) -> Result<Synced, Arc<Outcome>> {
         let appended = self.appended;
         assert!(
@@ -154,7 +156,7 @@ impl State {
         Arc::clone(self.next.get_or_insert_default())
     }
 
-    /// Who waits for the next write, and will in vain.
+    /// Takes the outcomes that callers would wait for in vain: of the next write and of a cut.
     fn give_up(&mut self) -> Vec<Arc<Outcome>> {
         self.waiting = 0;
         let cut = self.cuts.asked.take().map(|(_, cut)| cut);
@@ -178,7 +180,7 @@ impl State {
         self.pending.len() + self.running.as_ref().map_or(0, |running| running.bytes)
     }
 
-    /// What answers a truncation; `Err` where a write is to be done for it.
+    /// What answers a truncation; `Err` if a write is to be done for it.
     pub(super) fn cut(&mut self, sequence: Sequence) -> Result<Synced, Arc<Outcome>> {
         let durable = self.durable;
         assert!(
@@ -189,17 +191,18 @@ impl State {
             return Ok(Synced::done(&Err(error.clone())));
         }
         if self.unneeded(sequence.0) == 0 {
-            // Somebody may just be about to remove them.
+            // A thread may be about to remove what is not needed.
             let running = self.running.as_ref().and_then(|running| running.cut.clone());
             let latest = running.or_else(|| self.cuts.latest());
             return Ok(latest.map_or_else(|| Synced::done(&Ok(())), Synced::of));
         }
-        // Those who want the write would be told when that has been done.
+        // This counts as waiting for a write, so that one is done. But its outcome would come too
+        // early: the caller waits for that of the cut.
         self.wait_for_next();
         Err(self.cuts.ask(sequence.0))
     }
 
-    /// How many segments have no record from this one on.
+    /// How many segments, from the first on, have only records before this one.
     fn unneeded(&self, kept: u64) -> usize {
         let end =
             |index: usize| self.segments.get(index + 1).map_or(self.durable + 1, |next| *next);
@@ -208,7 +211,8 @@ impl State {
         self.segments.iter().enumerate().take_while(is_unneeded).count()
     }
 
-    /// What is to be done beside a write of so many bytes. What will be removed is gone for readers.
+    /// What is to be done besides a write of `coming` bytes. What will be removed is gone for
+    /// readers.
     fn plan(&mut self, log: u64, coming: u64, segment_length: u64) -> Plan {
         let (asked, kept) = (self.cuts.asked.take(), self.kept);
         let (to_keep, cut) = asked.map_or((kept, None), |(to_keep, cut)| (to_keep, Some(cut)));
@@ -220,22 +224,22 @@ impl State {
         let end = self.tail.end;
         let is_full = end > HEADER_LEN as u64 && end + coming > segment_length;
         let header = Header { log, first: self.durable + 1, kept: self.kept };
-        // What is removed is removed by the word of a later segment.
+        // Segments are removed only once a later segment says that they are not needed.
         let begins = (is_full || !removes.is_empty()).then_some(header);
         Plan { begins, removes, cut, kept }
     }
 
-    /// There was no room for what was planned: who is to be told.
+    /// There was no room for what was planned: undoes it. Returns the outcome that is to be told.
     fn undo(&mut self, plan: Plan) -> Option<Arc<Outcome>> {
         let Plan { removes, kept, cut, .. } = plan;
         removes.into_iter().rev().for_each(|first| self.segments.push_front(first));
         self.kept = kept;
-        // Nothing was left behind the end.
+        // No prepared space was left behind the end.
         self.tail.allocated = self.tail.allocated.min(self.tail.end);
         cut
     }
 
-    /// Records that were to be written wait before those that have been appended meanwhile.
+    /// Puts records that were not written in front of those that have been appended meanwhile.
     fn put_back(&mut self, mut bytes: Vec<u8>, log: u64) {
         if !bytes.is_empty() {
             format::unmark(&mut self.pending, log);
@@ -246,7 +250,7 @@ impl State {
 }
 
 impl Shared {
-    /// The log of this number in a folder, which is this file.
+    /// The log of this number, in a folder with this identity.
     pub(super) fn new(
         engine: Arc<Engine>,
         (folder, id): (Folder, FileId),
@@ -262,7 +266,8 @@ impl Shared {
         lock(&self.state)
     }
 
-    /// Writes what is pending, for all who wait for it. Only for whoever has set `led`.
+    /// Writes what is pending, for all callers that wait for it. Only the thread that has set `led`
+    /// may call this.
     pub(super) fn lead_once(&self) -> Led {
         let mut state = gather(&self.state, &self.gathered, self.state(), |state| {
             (&mut state.gather, state.waiting)
@@ -346,7 +351,7 @@ impl Shared {
         self.folder.unlock();
     }
 
-    /// Somebody has come whom a write may wait for.
+    /// A caller has come that a write may wait for.
     pub(super) fn has_come(&self, state: &State) {
         if state.led && state.waiting >= state.gather.expected {
             self.gathered.notify_all();
@@ -369,7 +374,8 @@ impl Shared {
             }
             return Ok(Written::All);
         };
-        // The spare ones are not for going on until nothing is left to cut the log off with.
+        // Spare segments are only for cuts: if appending used them up, nothing would be left to cut
+        // the log off with.
         let cuts = !plan.removes.is_empty();
         let names = lock(&self.names);
         let mut made = self.folder.make(system, header, bytes, cuts);
@@ -378,7 +384,7 @@ impl Shared {
             && cuts
             && is_full(&failure.error)
         {
-            // That gives room for them.
+            // The cut gives room for the records, so the segment begins without them.
             written = Written::HeaderAlone(of_folder(failure, Loss::NoRoom));
             made = self.folder.make(system, header, &[], true);
         }
@@ -391,7 +397,7 @@ impl Shared {
                 return Err(of_folder(&failure, Loss::Records));
             }
             drop(names);
-            // One may have been taken for it.
+            // A spare segment may have been taken for this one.
             self.make_spares();
             return Err(of_folder(&failure, Loss::NoRoom));
         }
@@ -418,7 +424,8 @@ impl Shared {
         let after = tail.end + bytes.len() as u64;
         match system.write(&file, bytes, tail.end) {
             Err(failure) if is_full(&failure.error) => {
-                // A part may be there, which takes what is left of the room. A crash may bring it back.
+                // A part may have been written, which takes what is left of the room. A crash may
+                // bring it back.
                 let _ = file.set_len(tail.end);
                 return failed(failure, Loss::NoRoom);
             }
@@ -428,7 +435,7 @@ impl Shared {
             let zeroes = PREALLOCATE.min(self.segment_length.saturating_sub(after));
             tail.allocated = after + zeroes;
             match system.write(&file, &vec![0; zeroes as usize], after) {
-                // There was room for the records. What is left of it others may need.
+                // There was room for the records. Others may need what is left.
                 Err(Failure { error, .. }) if is_full(&error) => _ = file.set_len(after),
                 written => written.or_else(|failure| failed(failure, Loss::Records))?,
             }
@@ -438,14 +445,14 @@ impl Shared {
         Ok(())
     }
 
-    /// A worker writes what is pending, and what is by then.
+    /// Lets a worker write what is pending, and what is pending by then.
     pub(super) fn lead_later(self: &Arc<Self>) {
         let lead = Lead { shared: Some(Arc::clone(self)) };
         self.engine.execute(move || lead.run());
     }
 }
 
-/// A worker's turn to write, or, if the runtime drops it, word for those who wait.
+/// A worker's turn to write. If the runtime drops it, the waiting callers are told.
 struct Lead {
     shared: Option<Arc<Shared>>,
 }
@@ -457,7 +464,8 @@ impl Lead {
             for _ in 0..TURNS_MAX {
                 let Led { more, removes, told } = shared.lead_once();
                 if !more {
-                    // Whoever is told that his commit was the last, or his cut, may close the log, and open it.
+                    // A caller that is told of the last commit or cut may close the log, and open
+                    // it: this thread's reference has to be gone by then.
                     if removes {
                         shared.remove_later();
                     } else {
@@ -470,7 +478,7 @@ impl Lead {
                 }
                 told.tell();
             }
-            // Whoever ends the runtime does not wait for those who come again and again.
+            // A thread that ends the runtime must not wait for callers that come again and again.
             shared.lead_later();
         });
     }
@@ -478,14 +486,14 @@ impl Lead {
 
 /// What is left to do after a write.
 pub(super) struct Led {
-    /// More wait by now: somebody is to lead on.
+    /// More callers wait by now: a thread must lead on.
     pub(super) more: bool,
-    /// Somebody is to remove what was cut off.
+    /// A thread must remove what was cut off.
     pub(super) removes: bool,
     pub(super) told: Told,
 }
 
-/// Those who are to hear what came of a write.
+/// The outcomes that are to be told of a write, and what they are told.
 pub(super) struct Told {
     outcomes: Vec<Arc<Outcome>>,
     verdict: Verdict,
@@ -502,7 +510,7 @@ impl Drop for Lead {
         let Some(shared) = self.shared.take() else { return };
         let outcomes = {
             let mut state = shared.state();
-            // Whoever waits on a thread of his own can still commit.
+            // A caller that waits on its own thread can still commit.
             state.led = false;
             state.give_up()
         };

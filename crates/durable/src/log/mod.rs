@@ -41,10 +41,10 @@ use crate::sync::Mutex;
 use crate::synced::{Outcome, Synced};
 use lead::{Led, Shared, State};
 
-/// How long a segment becomes, in bytes. Guessed: to make and to remove one costs a few flushes, and
-/// is to be seldom; a cut should give back most of what it could.
+/// How long a segment becomes, in bytes. Guessed: making and removing one costs a few flushes, and
+/// should be rare; a cut should give back most of what it could.
 const SEGMENT_LENGTH: u64 = 64 << 20;
-/// The number of the last record that there may be: what follows it still has one.
+/// The number of the last record that there may be, so that the one after it still has a number.
 const SEQUENCE_MAX: u64 = u64::MAX - 1;
 
 /// The number of a record: 1, 2, 3 and so on. 0 is before the first one.
@@ -293,7 +293,7 @@ impl Log {
     pub fn commit_and_wait(&self, sequence: Sequence) -> Result<(), DurabilityError> {
         loop {
             let verdict = self.try_commit(sequence);
-            // A worker was to write it, and the runtime has ended.
+            // If the runtime has ended before a worker could write it, this thread tries again.
             if !verdict.as_ref().is_err_and(DurabilityError::has_not_begun) {
                 return verdict;
             }
@@ -309,7 +309,7 @@ impl Log {
                 if !std::mem::replace(&mut state.led, true) {
                     drop(state);
                     let Led { more, removes, told } = blocking(|| self.shared.lead_once());
-                    // First who leads on: whoever is told may commit, and wait.
+                    // First let a worker lead on: a caller that is told may commit, and wait.
                     if more {
                         self.shared.lead_later();
                     }
@@ -453,7 +453,7 @@ impl Log {
         blocking(|| self.shared.close());
     }
 
-    /// Asks under the lock. Where that is still to be done and nobody leads, a worker will.
+    /// Asks under the lock. If a write is still to be done and nobody leads, a worker will.
     fn begin(&self, ask: impl FnOnce(&mut State) -> Result<Synced, Arc<Outcome>>) -> Synced {
         let mut state = self.shared.state();
         let synced = match ask(&mut state) {

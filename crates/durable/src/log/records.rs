@@ -26,7 +26,7 @@ type Segment = Scan<BufReader<ReadAt<Arc<File>>>>;
 /// After an error there are no further records.
 pub struct Records {
     segments: VecDeque<Segment>,
-    /// Of the last record read, or passed over.
+    /// The number of the last record read, or passed over.
     sequence: u64,
     /// Records up to this one are passed over.
     before: u64,
@@ -35,7 +35,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Those from `from` up to `last`, which stand in these segments.
+    /// The records from `from` up to `last`, which stand in these segments.
     pub(super) fn new(
         folder: &Folder,
         log: u64,

@@ -82,37 +82,38 @@ pub(super) fn open(
 
 /// A log whose records are whole, up to the end of one of its segments.
 struct Found {
-    /// The first records of its segments, to the one that ends it,
+    /// The first records of its segments, up to the one that ends it.
     segments: Vec<u64>,
-    /// of those before, which are not needed,
+    /// The first records of the segments before those, which are not needed.
     unneeded: Vec<u64>,
-    /// and of those behind, which are given up.
+    /// The first records of the segments behind them, which are given up.
     behind: Vec<u64>,
-    /// Of the segment that ends it, but for what is kept: that counts for all.
+    /// The header of the segment that ends it, except that `kept` is that of the whole log.
     header: Header,
     end: End,
 }
 
-/// Where the records of a segment end that are whole.
+/// Where the whole records of a segment end.
 struct End {
     file: File,
     /// Its last record, and where that ends.
     last: u64,
     at: u64,
-    /// Where the write begins that it was in, or the first record that is kept; and the number of that record.
+    /// Where the write that it was in begins, or the first record that is kept if that is later;
+    /// and the number of the record there.
     write: (u64, u64),
-    /// What is behind.
+    /// What is behind the records.
     rest: Vec<u8>,
 }
 
 impl End {
-    /// Up to the last that is not zero.
+    /// How many bytes are behind the records, up to the last that is not zero.
     fn dropped_bytes(&self) -> u64 {
         self.rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1)
     }
 }
 
-/// All of the log; an error where that is damaged.
+/// Finds all of the log; an error if it is damaged.
 fn whole(folder: &Folder, mut segments: Vec<u64>) -> Result<Found, LogError> {
     let newest = segments[segments.len() - 1];
     let header = header_of(folder, newest)?;
@@ -146,13 +147,13 @@ fn check_all_but_last(folder: &Folder, segments: &[u64], log: u64) -> Result<(),
     Ok(())
 }
 
-/// Of segments that end before what is kept the removal was under way.
+/// Takes out the segments that end before what is kept: their removal was under way.
 fn drain_unneeded(segments: &mut Vec<u64>, kept: u64) -> Vec<u64> {
     let unneeded = segments.windows(2).take_while(|both| both[1] <= kept).count();
     segments.drain(..unneeded).collect()
 }
 
-/// Of records before this one: a segment may have old copies of those of the next.
+/// Finds where the records before this one end: a segment may have old copies of the next one's.
 fn end_of(folder: &Folder, of: &Header, before: u64) -> Result<End, LogError> {
     let io = |action| move |source| io(folder, action, of.first, source);
     let file = OpenOptions::new().read(true).write(true).open(folder.segment(of.first));
@@ -169,9 +170,10 @@ fn end_of(folder: &Folder, of: &Header, before: u64) -> Result<End, LogError> {
         }
     }
     let (last, at) = (scan.sequence, scan.at);
-    // A segment begins with nothing that is cut off.
+    // The segment that will be made of this must not begin with a record that is cut off.
     let write = kept_at.map_or(scan.write, |kept_at| kept_at.max(scan.write));
-    // Not much: what was not committed, which somebody had in memory as a whole, and zeroes; or what is given up.
+    // Not much: zeroes and what was not committed, all of which a process had in memory; or what is
+    // given up.
     let mut rest = Vec::new();
     read_at(&file, at).read_to_end(&mut rest).map_err(io("read"))?;
     Ok(End { file, last, at, write, rest })
@@ -180,12 +182,12 @@ fn end_of(folder: &Folder, of: &Header, before: u64) -> Result<End, LogError> {
 /// What is left of a damaged log.
 enum Left {
     Some(Found),
-    /// Nothing that is needed: it goes on with this.
+    /// Nothing that is needed: the log goes on with a segment of this header.
     Nothing(Header),
 }
 
-/// What is left without the record that is given up, if that is damaged and none before it is. `error` says which
-/// damage was found first: there may be another before it, which was not come to.
+/// What is left without the record that is given up, if that is damaged and none before it is.
+/// `error` says which damage was found first: there may be damage before it that was not reached.
 fn left(folder: &Folder, all: &[u64], error: LogError, given_up: u64) -> Result<Left, LogError> {
     let LogError::Damaged { mut sequence, .. } = error else { return Err(error) };
     while sequence > given_up {
@@ -198,9 +200,9 @@ fn left(folder: &Folder, all: &[u64], error: LogError, given_up: u64) -> Result<
     if sequence == given_up { left_before(folder, all, sequence) } else { Err(error) }
 }
 
-/// What is before this record; an error where another one there is damaged.
+/// What is left before this record; an error if another one there is damaged.
 fn left_before(folder: &Folder, all: &[u64], sequence: u64) -> Result<Left, LogError> {
-    // The newest one that can be read says most; where none can, it is another log.
+    // The newest header that can be read says most. If none can, this becomes another log.
     let mut newest = Header { log: draw(folder), first: sequence, kept: 1 };
     for first in all {
         match header_of(folder, *first) {
@@ -212,7 +214,7 @@ fn left_before(folder: &Folder, all: &[u64], sequence: u64) -> Result<Left, LogE
     let Header { log, kept, .. } = newest;
     let mut segments = all.to_vec();
     let unneeded = drain_unneeded(&mut segments, kept);
-    // Where the newest one cannot be read, it was the one to say so.
+    // Records before the first segment are gone, even if the header that said so cannot be read.
     let kept = kept.max(segments[0]);
     let behind = segments.split_off(segments.partition_point(|first| *first < sequence));
     let Some(&last) = segments.last().filter(|_| kept < sequence) else {
@@ -231,7 +233,7 @@ fn left_before(folder: &Folder, all: &[u64], sequence: u64) -> Result<Left, LogE
     Ok(Left::Some(Found { segments, unneeded, behind, header, end }))
 }
 
-/// A log of which nothing is left.
+/// Begins a log of which nothing is left.
 fn begin_anew(
     system: &dyn System,
     folder: Folder,
@@ -249,21 +251,22 @@ fn begin_anew(
     Ok(Opened { folder, log, kept, segments, tail, last, dropped_bytes })
 }
 
-/// Those of whom the newest one says what is kept: that one at last, or what was cut off would be missed if the rest
-/// of them were found alone.
+/// Removes the segments behind. The newest of them says what is kept, so it goes last: if the
+/// others were found without it, what was cut off would be missed.
 fn remove_behind(system: &dyn System, folder: &Folder, behind: &[u64]) -> Result<(), LogError> {
     let Some((newest, others)) = behind.split_last() else { return Ok(()) };
     let removed = folder.remove(system, others).and_then(|()| folder.remove(system, &[*newest]));
     removed.map_err(|failure| cannot_clear(folder, failure))
 }
 
-/// Behind the end of what was found, in which a record may be torn.
+/// Continues behind the end of what was found, where a record may be torn.
 ///
-/// Its last write may be in memory only; and if a flush of it has failed, the kernel holds it for
-/// clean, and ext4 may lose it even if it is written again in its place. All before it was durable. So
-/// the last write goes to a segment of its own, and nothing else is changed but that segments which are not needed go,
-/// and so does what is behind in the one before. A segment no longer than a spare one is written anew as a whole and takes its own place: who
-/// opens a log again and again would have one for each time.
+/// The last write may be in memory only. If a flush of it has failed, the kernel takes it for
+/// clean, and ext4 may lose it even if it is written again in its place. Everything before it was
+/// durable. So the last write goes to a segment of its own. Nothing else is changed, except that
+/// segments which are not needed go, and so does what is behind in the segment before. A segment no
+/// longer than a spare one is written anew as a whole and takes its own place: otherwise a program
+/// that opens a log again and again would have a segment for each time.
 fn go_on(system: &dyn System, folder: Folder, found: Found) -> Result<Opened, LogError> {
     let Found { mut segments, unneeded, behind, header: of, end } = found;
     let io = |action| {
@@ -278,8 +281,8 @@ fn go_on(system: &dyn System, folder: Folder, found: Found) -> Result<Opened, Lo
     let mut write = vec![0; (end.at - write_at) as usize];
     end.file.read_exact_at(&mut write, write_at).map_err(io("read"))?;
     let lengths: u64 = behind.iter().map(|first| folder.length_of(*first)).sum();
-    // Before anything is written: the disk may be full. Who renamed the newest segment, which says that these are
-    // not needed, may not have got so far as to make its name durable.
+    // Before anything is written, because the disk may be full. The newest segment says that these
+    // are not needed, but its name may not have been made durable after its rename.
     if !unneeded.is_empty() {
         let cleared = folder.sync(system).and_then(|()| folder.remove(system, &unneeded));
         cleared.map_err(|failure| cannot_clear(&folder, failure))?;
@@ -288,7 +291,8 @@ fn go_on(system: &dyn System, folder: Folder, found: Found) -> Result<Opened, Lo
     let mut created = folder.create(system, &header, &write, false);
     if created.as_ref().is_err_and(|failure| is_full(&failure.error)) {
         created = if end.at <= folder.spare_len() && of.kept <= of.first {
-            // All of the segment goes into a spare one, and takes its place, so that no space is lost.
+            // The whole segment goes into a spare one, which takes its place, so that no space is
+            // lost.
             (write_at, first) = begins_it;
             write.resize((end.at - write_at) as usize, 0);
             end.file.read_exact_at(&mut write, write_at).map_err(io("read"))?;
@@ -301,7 +305,8 @@ fn go_on(system: &dyn System, folder: Folder, found: Found) -> Result<Opened, Lo
     let dropped_bytes = end.dropped_bytes() + lengths;
     remove_behind(system, &folder, &behind)?;
     if first > of.first {
-        // What is behind in the one before is durable in this one. Where it cannot be given back it only takes room.
+        // What is behind in the segment before is durable in this one. If its space cannot be given
+        // back, it only takes room.
         let _ = end.file.set_len(write_at);
         segments.push(first);
     }
@@ -331,7 +336,7 @@ fn create(system: &dyn System, folder: Folder) -> Result<Opened, LogError> {
     Ok(Opened { folder, log, kept: 1, segments: vec![1], tail, last: 0, dropped_bytes: 0 })
 }
 
-/// The standard library draws the number of a log.
+/// Draws the number of a log; the randomness is the standard library's.
 fn draw(folder: &Folder) -> u64 {
     RandomState::new().hash_one(&folder.path)
 }
@@ -342,7 +347,7 @@ fn header_of(folder: &Folder, first: u64) -> Result<Header, LogError> {
     let read = read_at(&*file, 0).take(HEADER_LEN as u64).read_to_end(&mut bytes);
     read.map_err(|source| io(folder, "read", first, source))?;
     match Header::from_bytes(&bytes) {
-        // The first that is needed is never behind a segment's beginning.
+        // The first record that is needed is never behind the first of a segment.
         Some(Ok(header)) if header.first == first && (1..=first).contains(&header.kept) => {
             Ok(header)
         }
