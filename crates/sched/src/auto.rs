@@ -28,36 +28,36 @@ use crate::layout::Layout;
 use crate::pull::Reach;
 use crate::pull_cost::PullCost;
 
-/// A window lasts at least this long, in nanoseconds,
+/// A window outside a trial lasts at least this long, in nanoseconds.
 pub const WINDOW_NS: u64 = 100_000_000;
 
-/// or this long during a trial:
+/// A window of a trial lasts at least this long, in nanoseconds.
 pub const TRIAL_NS: u64 = 10_000_000;
 
-/// but for so many times as long as items wait: else most of them were queued before it.
+/// It also lasts this many times as long as items wait: otherwise most were queued before it.
 const TRIAL_WAITS: u64 = 4;
 
-/// It has at least so many items.
+/// A window has at least this many items.
 const WINDOW_ITEMS: u64 = 1024;
 
-/// Once it is clear that a scope on trial is not far worse, its windows are so many times as long: then
-/// small differences show, and cost little to find out.
+/// Once it is clear that a scope on trial is not far worse, its windows are this many times as
+/// long: then small differences show, and cost little to find out.
 const LONGER: u64 = 4;
 
-/// So many pairs of windows come before.
+/// This many pairs of windows come before that.
 const PROBES: usize = 2;
 
-/// So many windows at least lie between two trials of a scope,
+/// At least this many windows lie between two trials of a scope,
 const REST_MIN: u32 = 4;
 
-/// and at most so many: half a minute and more.
+/// and at most this many: half a minute and more.
 const REST_MAX: u32 = 256;
 
-/// How much of the waiting counts at most, in lengths of an item. Where they wait for longer, a CPU that
-/// was idle for a moment is not what they waited for.
+/// How much of the waiting counts at most, in lengths of an item. If items wait for longer, a CPU
+/// that was idle for a moment is not what they waited for.
 const WAIT_LENGTHS: u64 = 4;
 
-/// Gains are in parts of so much.
+/// Gains are in parts of this.
 const WHOLE: i64 = 1 << 16;
 
 /// What must be gained at least: half a per cent. It is what running in two scopes is worth less
@@ -67,17 +67,17 @@ const GAIN_MIN: i64 = WHOLE / 200;
 /// A scope that loses more in the first pair has no second one.
 const LOSS_MAX: i64 = WHOLE / 8;
 
-/// A scope is found better by at least so many pairs of windows,
+/// A scope is found better by at least this many pairs of windows,
 const PAIRS_MIN: usize = 6;
 
-/// and at most so many.
+/// and at most this many.
 const PAIRS_MAX: usize = 12;
 
-/// The load has changed where items are so many times as long, or as many, as when the rests were set,
-/// or the other way round; in the mean of some windows.
+/// The load has changed if items are this many times as long, or as many, as when the rests were
+/// set, or the other way round; in the mean of some windows.
 const CHANGED: u64 = 2;
 
-/// Of fetched items and of those of their own pod so many must have run to compare them.
+/// This many fetched items, and this many of their own pod, must have run to compare them.
 const COMPARED_ITEMS: u64 = 64;
 
 /// The items of a window that were taken from a given distance.
@@ -184,7 +184,7 @@ pub struct Auto {
     /// The one in use, as an index.
     settled: usize,
     trial: Option<Trial>,
-    /// What the load was when the rests were set, and of late.
+    /// What the load was when the rests were set, and what it has been lately.
     loads: Option<(Load, Load)>,
     pull_cost: PullCost,
 }
@@ -215,7 +215,7 @@ impl Load {
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     scope: Scope,
-    /// So many windows lie before its next trial, and after that.
+    /// How many windows lie before its next trial, and how many before the one after that.
     rest: u32,
     next_rest: u32,
 }
@@ -229,7 +229,7 @@ struct Trial {
     window_ns: u64,
     /// The window with the settled one; `None` while that lasts.
     settled: Option<Measured>,
-    /// In the time that an item takes of a second, and in what it costs.
+    /// The gains in the time from one item to the next, and in what an item costs.
     pace: Gains,
     cost: Gains,
 }
@@ -252,7 +252,7 @@ struct Gains {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finding {
     Better,
-    /// It is not, or so little that it does not matter, or it is unlikely to turn out so.
+    /// Not better, or by so little that it does not matter, or unlikely to turn out so.
     NotBetter,
     Worse,
     Unclear,
@@ -268,14 +268,14 @@ impl Gains {
         self.sorted[..self.pairs].sort_unstable();
     }
 
-    /// In all pairs together.
+    /// What was gained in all pairs together.
     fn sorted_sum(&self) -> i64 {
         self.sorted[..self.pairs].iter().sum()
     }
 
     fn finding(&self) -> Finding {
         let gains = match &self.sorted[..self.pairs] {
-            // What happens once, as the load begins, decides nothing.
+            // The extremes are left out: what happens once, as the load begins, decides nothing.
             [_, rest @ .., _] if rest.len() > 1 => rest,
             all => all,
         };
@@ -308,7 +308,7 @@ impl Trial {
         self.cost.note(settled.cost_ns, candidate.cost_ns);
     }
 
-    /// Whether the candidate is better, once that is clear. It never is where fewer items were done.
+    /// Whether the candidate is better, once that is clear. It never is if fewer items were done.
     fn verdict(&mut self) -> Option<bool> {
         let verdict = match (self.pace.finding(), self.cost.finding()) {
             (Finding::Better, _) => Some(true),
@@ -337,7 +337,7 @@ impl Auto {
                 candidates.push(Candidate { scope, rest: REST_MIN, next_rest: REST_MIN });
             }
         }
-        // Of scopes that are the same here the narrowest is kept.
+        // Of scopes that are the same on this machine, the narrowest is kept.
         let settled = candidates.iter().rposition(|of| of.scope <= first).unwrap_or(0);
         Self { candidates, settled, trial: None, loads: None, pull_cost: PullCost::USUAL }
     }
@@ -389,7 +389,7 @@ impl Auto {
         };
     }
 
-    /// A window between trials: which one begins.
+    /// Notes a window between trials. Returns the trial that begins, if any.
     fn note_settled(&mut self, load: Load, waited_ns: u64) -> Option<Trial> {
         let (then, late) = self.loads.unwrap_or((load, load));
         let late = late.toward(load);
@@ -405,14 +405,14 @@ impl Auto {
         }
         let due = |of: &usize| self.candidates.get(*of).is_some_and(|of| of.rest == 0);
         let due = neighbours.into_iter().filter(due);
-        // The one that has been tried less often.
+        // Of two, the one that has been tried less often.
         let candidate = due.min_by_key(|of| self.candidates[*of].next_rest)?;
         let (pace, cost) = (Gains::default(), Gains::default());
         let window_ns = (waited_ns * TRIAL_WAITS).clamp(TRIAL_NS, 2 * WINDOW_NS);
         Some(Trial { candidate, probes: true, window_ns, settled: None, pace, cost })
     }
 
-    /// A window of a trial: how it goes on.
+    /// Notes a window of a trial. Returns the trial if it goes on.
     fn note_trial(&mut self, mut trial: Trial, load: Load, measured: Measured) -> Option<Trial> {
         let Some(settled) = trial.settled.take() else {
             return Some(Trial { settled: Some(measured), ..trial });
@@ -456,8 +456,8 @@ mod tests {
         window
     }
 
-    /// Runs for `windows` windows in which an item costs what `cost` says of the scope; for how
-    /// many nanoseconds each scope was used.
+    /// Runs for `windows` windows in which an item costs what `cost` says of the scope. Returns for
+    /// how many nanoseconds each scope was used.
     fn drive(auto: &mut Auto, windows: usize, cost: impl Fn(Scope, usize) -> u64) -> [u64; 6] {
         let mut used = [0; 6];
         for number in 0..windows {
@@ -468,7 +468,7 @@ mod tests {
         used
     }
 
-    /// The same where scopes differ in the items a millisecond too.
+    /// The same, but scopes differ in the items a millisecond, too.
     fn drive_at(auto: &mut Auto, at: impl Fn(Scope) -> (u64, u64)) -> [u64; 6] {
         let mut used = [0; 6];
         for _ in 0..3_000 {
@@ -503,7 +503,7 @@ mod tests {
         Auto::new(&layout.unwrap(), Scope::CacheShard)
     }
 
-    /// From 0 to 1000, and looks drawn.
+    /// A number from 0 to 1000 that looks random.
     fn noise(number: usize) -> u64 {
         let drawn = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         ((drawn ^ drawn >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) % 1001
@@ -524,7 +524,7 @@ mod tests {
         }
     }
 
-    /// Where all scopes are alike it does not matter which is used, but changing costs.
+    /// If all scopes are alike, it does not matter which is used, but changing costs.
     #[test]
     fn noise_seldom_changes_anything() {
         let mut auto = auto();
@@ -539,7 +539,7 @@ mod tests {
         assert!(changes < 20, "{changes}");
     }
 
-    /// What a trial costs where the neighbours are far worse.
+    /// What a trial costs if the neighbours are far worse.
     #[test]
     fn a_wrong_scope_costs_little() {
         let mut auto = auto();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::layout::Layout;
 use crate::record::{Decided, Record};
 
-/// Another one is refused.
+/// The version of the text. Any other is refused.
 const VERSION: u32 = 2;
 
 /// Decisions, with the machine for which they were made.
@@ -43,7 +43,7 @@ pub struct DecisionLog {
     records: Vec<Record>,
 }
 
-/// The first line.
+/// The first line of the text.
 #[derive(Serialize, Deserialize)]
 struct Head {
     decisions_version: u32,
@@ -69,7 +69,7 @@ pub struct DecisionLogError {
 }
 
 impl DecisionLog {
-    /// Of decisions made with this layout.
+    /// A log of decisions made with this layout.
     pub fn new(layout: &Layout, records: Vec<Record>) -> Self {
         Self { layout: layout.clone(), records }
     }
@@ -134,7 +134,7 @@ mod tests {
     use crate::test_facts::{Given, cpu_id, cpus, layout, loose};
     use crate::{Asked, Features, Idle, Nice, PoolId, PullCost, Recording, Shares};
 
-    /// Of every kind of decision, with facts of every kind.
+    /// A log of every kind of decision, with facts of every kind.
     fn log(grid: &str) -> DecisionLog {
         let layout = layout(grid);
         let mut dear = loose(Scope::Cpu);

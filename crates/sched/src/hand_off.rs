@@ -13,9 +13,9 @@ const WORTH: u64 = 4;
 /// issuer waits for its turn when as many threads want its CPU as a kernel's slices of 3 ms allow.
 pub const ISSUERS_OF_LATE: u64 = 16;
 
-/// Issuers crowd behind some caches where so small a part of the CPUs, or a larger one, is left by that: as they are
-/// moved to and fro some are always without one. By trial on drawn machines: with an eighth two lose 2 %, with a quarter
-/// the one that gains 13 % gains 7.
+/// Issuers are crowded behind some caches if that leaves this part of the CPUs, or a larger one: as
+/// issuers are moved to and fro, some are always without a CPU. By experiment on drawn machines:
+/// with an eighth, two of these lose 2 %; with a quarter, the one that gains 13 % gains 7.
 const CROWDED_PART: usize = 6;
 
 /// The places from which issuers have issued lately.

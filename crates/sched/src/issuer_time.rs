@@ -2,7 +2,7 @@
 //! takes to begin. What holds them up is the CPU time that each item costs them: in wake-ups, and
 //! in data that comes back from afar.
 
-/// For so many looks of the monitor a wait is remembered. Simulated with looks of 1 ms.
+/// A wait is remembered for this many looks of the monitor. Simulated with looks of 1 ms.
 const LOOKS: u32 = 16;
 
 /// An issuer that was off its CPU for no more than this part of the time has not waited. Guessed: other
@@ -55,7 +55,8 @@ impl IssuerTime {
     }
 }
 
-/// A thread is not asked twice within this time: the little that it was off its CPU would be much of it.
+/// A thread is not asked twice within this time: the little that it was off its CPU would be a
+/// large part of it.
 const ASKED_EVERY_NS: u64 = 500_000;
 
 /// When a thread that issues was last asked for its CPU time, and what it was.
@@ -83,7 +84,7 @@ impl IssuerClock {
             return None;
         }
         let before = std::mem::replace(self, Self { at_ns: now_ns, on_cpu_ns: on_cpu_ns() });
-        // In a process that was forked off the CPU's clock has begun anew.
+        // In a process that was forked off, the clock of CPU time has begun anew.
         let used_ns = self.on_cpu_ns.saturating_sub(before.on_cpu_ns);
         Some((now_ns - before.at_ns, used_ns))
     }

@@ -41,10 +41,10 @@ pub fn issuer_waits(layout: &Layout, facts: &impl Facts, cpu: CpuId) -> Option<C
     (!is_kept).then_some(cpu)
 }
 
-/// Of what was measured this part goes into the mean.
+/// One part in this many of what was measured goes into the mean.
 const WEIGHT: u64 = 16;
 
-/// No wait counts for longer: one that was to last would hide many that were brief.
+/// No wait counts for longer than this: one that was meant to last would hide many brief ones.
 const WAIT_MAX_NS: u64 = 1_000_000;
 
 /// A running mean of issuers' waits.

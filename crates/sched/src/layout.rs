@@ -43,7 +43,7 @@ impl PoolSet {
         (pool.0 as usize / 64, 1 << (pool.0 % 64))
     }
 
-    /// Those below `count`.
+    /// The pools below `count`.
     pub fn first(count: u8) -> Self {
         let mut set = Self::default();
         (0..count).for_each(|pool| set.insert(PoolId(pool)));
@@ -56,7 +56,7 @@ impl PoolSet {
         self.0[word] |= bit;
     }
 
-    /// Whether it is one of them.
+    /// Whether a pool is in the set.
     pub fn contains(&self, pool: PoolId) -> bool {
         let (word, bit) = Self::place(pool);
         self.0[word] & bit != 0
@@ -106,18 +106,18 @@ pub struct QueueId {
 pub struct Layout {
     machine: Machine,
     pods: [Pods; Scope::ALL.len()],
-    /// For each level and each possible CPU the leader of its queue.
+    /// For each level and each possible CPU: the leader of its queue.
     leader_of: [Vec<CpuId>; Level::ALL.len()],
-    /// For each level the leaders.
+    /// For each level: the leaders.
     leaders: [CpuSet; Level::ALL.len()],
-    /// For each possible CPU the index in `rings`. CPUs of one cache and the same nodes share their
-    /// rings.
+    /// For each possible CPU: the index of its rings in `rings`. CPUs of one cache and the same
+    /// nodes share their rings.
     rings_of: Vec<u16>,
     /// CPUs by distance: those of the LLC, of the rest of the node, then node by node.
     rings: Vec<Vec<CpuSet>>,
-    /// For each CPU and each of its rings where it begins to search it.
+    /// For each CPU and each of its rings: where the CPU begins to search the ring.
     starts: Vec<Vec<CpuId>>,
-    /// For each possible CPU the CPUs of its core.
+    /// For each possible CPU: the CPUs of its core.
     cores: Vec<Box<[CpuId]>>,
 }
 
@@ -169,11 +169,12 @@ impl Layout {
 
     fn fill_rings(&mut self) {
         for cache in self.pods(Scope::Cache).clone().iter() {
-            // Core by core: siblings may have numbers far apart, and most queues have a core's first CPU as leader.
+            // Core by core: siblings may have numbers far apart, and most queues have a core's
+            // first CPU as leader.
             let core = |cpu: &CpuId| (self.cores[cpu.index()].first().copied(), *cpu);
             let mut cpus: Vec<CpuId> = cache.iter().collect();
             cpus.sort_unstable_by_key(core);
-            // It may span nodes, from which others are not equally far.
+            // The cache may span nodes from which others are not equally far.
             let mut rest = *cache;
             while let Some(center) = rest.first() {
                 let nodes = |cpu: CpuId| self.machine.cpu(cpu).map(|place| &place.numa_nodes);
@@ -184,8 +185,8 @@ impl Layout {
         }
     }
 
-    /// Of the CPUs of a cache that are of the same nodes as `center`. `cache`: all of them, in the order in which they
-    /// begin to search.
+    /// Fills the rings of `share`, the CPUs of a cache that are of the same nodes as `center`.
+    /// `cache` holds all CPUs of the cache, in the order in which they begin to search.
     fn fill_rings_of(&mut self, center: CpuId, share: &CpuSet, cache: &[CpuId]) {
         let mut by_distance: Vec<(Distance, CpuSet)> = Vec::new();
         for cpu in self.machine.online().iter() {
@@ -250,8 +251,8 @@ impl Layout {
         &self.rings[usize::from(self.rings_of[cpu.index()])]
     }
 
-    /// The rings of `cpu`, each with the CPU from which it searches it: CPUs of one cache begin all around a
-    /// ring, so that they do not stampede for the same work.
+    /// The rings of `cpu`, each with the CPU at which `cpu` begins to search it. CPUs of one cache
+    /// begin all around a ring, so that they do not stampede for the same work.
     pub(crate) fn searches(&self, cpu: CpuId) -> impl Iterator<Item = (&CpuSet, CpuId)> {
         let starts = self.starts[cpu.index()].iter().copied().chain(iter::repeat(cpu));
         self.rings(cpu).iter().zip(starts)
@@ -266,7 +267,7 @@ impl Layout {
         self.rings(cpu).iter().find_map(nearest).unwrap_or(cpu)
     }
 
-    /// The first of `cpus`, from `from` on, of whose core all CPUs fit.
+    /// The first of `cpus`, from `from` on, whose core has only CPUs that fit.
     pub(crate) fn first_core(
         &self,
         cpus: &CpuSet,
@@ -290,8 +291,8 @@ impl Layout {
     }
 }
 
-/// Where the `rank`th of `count` CPUs of the cache with this first CPU begins to search a ring: behind that, and as
-/// far behind as spreads all of them evenly.
+/// Where the `rank`th of `count` CPUs of the cache with this first CPU begins to search a ring:
+/// behind that first CPU, and as far behind as spreads all of them evenly.
 fn spread(ring: &CpuSet, first: CpuId, rank: usize, count: usize) -> CpuId {
     let behind = ring.iter().position(|other| other > first).unwrap_or(0);
     let at = (behind + rank * ring.len() / count) % ring.len().max(1);

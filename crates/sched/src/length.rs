@@ -9,7 +9,7 @@ pub const BATCH_NS: u64 = 5_000;
 /// queue that several workers empty cost about 0.3 us each time, so under a hundredth of this.
 pub const BACKLOG_BATCH_NS: u64 = 50_000;
 
-/// So many batches must wait for that: at least one for each CPU of the queue.
+/// This many batches must wait for that: at least one for each CPU of the queue.
 const BACKLOG_BATCHES: u32 = 16;
 
 /// The most items a worker takes at once.

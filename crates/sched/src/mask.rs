@@ -5,8 +5,8 @@ use homing_topology::{CpuId, CpuSet};
 use crate::facts::Facts;
 use crate::layout::{Layout, QueueId};
 
-/// A queue's pod, within the mask (`SCHED-7`). Where no CPU of both has a worker, the pod is the
-/// mask; where none of the mask has one either, there might as well be no mask.
+/// A queue's pod, within the mask (`SCHED-7`). If no CPU of both has a worker, the pod is the mask.
+/// If none of the mask has one either, there might as well be no mask.
 pub(crate) enum Pod<'a> {
     Whole(&'a CpuSet),
     Masked { cpus: CpuSet, mask: &'a CpuSet },
@@ -28,12 +28,12 @@ impl<'a> Pod<'a> {
         }
     }
 
-    /// Those of its CPUs whose worker is awake, where these have workers, and these are idle.
+    /// Its CPUs whose worker is awake, if `active` CPUs have workers and `idle` ones are idle.
     pub(crate) fn awake(&self, active: &CpuSet, idle: &CpuSet) -> CpuSet {
         active.minus(idle).and(self.cpus())
     }
 
-    /// Whether none of its CPUs has a worker: then anybody may serve it.
+    /// Whether none of its CPUs has a worker: then any worker may serve it.
     pub(crate) fn is_orphaned(&self, facts: &impl Facts) -> bool {
         !facts.active().intersects(self.cpus())
     }
@@ -55,7 +55,7 @@ impl<'a> Pod<'a> {
     }
 }
 
-/// The mask of a queue's pool, where one of its CPUs has a worker.
+/// The mask of a queue's pool, if one of its CPUs has a worker.
 fn mask(facts: &impl Facts, queue: QueueId) -> Option<&CpuSet> {
     facts.cpumask(queue.pool).filter(|mask| mask.intersects(&facts.active()))
 }

@@ -106,7 +106,7 @@ impl Shares {
     pub fn ran(&mut self, pool: PoolId, nice: Nice, elapsed_ns: u64) {
         let index = usize::from(pool.0);
         if index >= self.had_ns.len() {
-            // Once for a pool; there are few.
+            // This happens once for a pool, and there are few.
             self.had_ns.resize(index + 1, 0);
         }
         let before_ns = self.had_ns(pool);

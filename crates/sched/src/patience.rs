@@ -16,17 +16,19 @@ pub const WAKE_DELAY_MAX_NS: u64 = 50_000;
 /// expensive. Guessed; with twice as much, high load loses a tenth of a per cent (simulated).
 pub const LEFT_ITEM_MAX_NS: u64 = 500_000;
 
-/// How many times what a wake-up takes an item may wait for somebody who is awake. With 1 it would begin as
-/// early as by a wake-up, which takes CPU time of both sides. Simulated: with 2 issuers that are the
-/// bottleneck gain most.
+/// An item may wait for a worker that is awake for this many times as long as a wake-up takes. With
+/// 1 it would begin as early as by a wake-up, which takes CPU time of both sides. Simulated: with
+/// 2, issuers that are the bottleneck gain most.
 const PATIENCE: u64 = 2;
 
-/// How long an item of this queue may wait for workers that are awake and nearer, rather than that another
-/// one is woken at such a distance or fetches it; 0 where they are not sure to get it done in that time.
+/// How long an item of this queue may wait for workers that are awake and nearer, before another
+/// one at this distance is woken for it or fetches it; 0 if those are not sure to get it done in
+/// that time.
 ///
-/// Only those count that come to this queue first, that find no other work there, and that have not been at
-/// what they run for long: who runs a long item, or is held up, is no help. Before somebody beyond the cache
-/// is woken these are all within it: they pull from each other sooner.
+/// Only workers count that come to this queue first, that find no other work there, and that have
+/// not been busy with what they run for long: one that runs a long item, or is held up, is no help.
+/// Before a worker beyond the cache is woken, all workers within it count: they pull from each
+/// other sooner.
 pub(crate) fn patience_ns(
     layout: &Layout,
     facts: &impl Facts,
@@ -40,11 +42,11 @@ pub(crate) fn patience_ns(
         return 0;
     }
     let attributes = facts.attributes(queue.pool);
-    // Even at home: who is woken has not its data in its own core.
+    // Even at home: a worker that is woken does not have the item's data in its own core.
     let fetch_ns = attributes.pull_cost.age_ns(reach, item_ns);
     let patience_ns = PATIENCE * wake_ns + fetch_ns;
     let patience_ns = if facts.issuers_are_busy() {
-        // Each of them pays for what is woken, and for its data that comes back from afar.
+        // Each issuer pays for what is woken, and for its data that comes back from afar.
         patience_ns.max(if reach > Reach::Llc { item_ns } else { item_ns / 2 })
     } else {
         patience_ns
@@ -55,7 +57,7 @@ pub(crate) fn patience_ns(
     let leaders = layout.leaders(attributes.level()).and(own);
     let waiting = |leader| u64::from(facts.waiting(QueueId { leader, ..queue }));
     let waiting: u64 = leaders.iter().map(waiting).sum();
-    // With so many of them an item each would take just as long.
+    // This many workers would take just as long for what waits.
     let enough = item_ns.saturating_mul(waiting) / patience_ns;
     if own.len() as u64 <= enough || others_wait(layout, facts, queue, own) {
         return 0;
@@ -81,7 +83,7 @@ fn others_wait(layout: &Layout, facts: &impl Facts, queue: QueueId, own: &CpuSet
     })
 }
 
-/// How far away the nearest of these CPUs is.
+/// How far away from a queue the nearest of the `idle` CPUs is.
 pub(crate) fn nearest_reach(layout: &Layout, queue: QueueId, pod: &CpuSet, idle: &CpuSet) -> Reach {
     if idle.intersects(pod) {
         return Reach::Home;

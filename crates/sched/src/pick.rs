@@ -16,7 +16,7 @@ pub(crate) struct Search<'a, F> {
     pub(crate) pod: &'a Pod<'a>,
     pub(crate) near: CpuId,
     pub(crate) active: &'a CpuSet,
-    /// Left to issuers.
+    /// CPUs that are left to issuers.
     pub(crate) occupied: &'a CpuSet,
     pub(crate) item_ns: u64,
 }
@@ -32,7 +32,7 @@ impl<F: Facts> Search<'_, F> {
             return Some(self.near);
         }
         let smt_aware = features.has(Features::SMT_AWARE);
-        // None of whose siblings is busy.
+        // The first core that has no busy CPU.
         let whole = |cpus: &CpuSet| {
             let rests = |cpu| idle.contains(cpu) || !self.active.contains(cpu);
             if smt_aware { self.layout.first_core(cpus, self.near, rests) } else { None }
@@ -44,7 +44,7 @@ impl<F: Facts> Search<'_, F> {
         if let Some(cpu) = near_home().find_map(|there| whole(&there)) {
             return Some(cpu);
         }
-        // Whoever may not take the item is not woken for it.
+        // A worker that may not take the item is not woken for it.
         let away = pullers(self.layout, self.facts, self.queue, self.pod, idle);
         let beyond = features.has(Features::SIS_NODE);
         let reach = if beyond { rings } else { &rings[..1] };
@@ -53,7 +53,7 @@ impl<F: Facts> Search<'_, F> {
         if long && let Some(cpu) = near_away().find_map(|there| whole(&there)) {
             return Some(cpu);
         }
-        // All items come from issuers: rather a worker's sibling than one of theirs.
+        // All items come from issuers, so a worker's sibling is better than an issuer's.
         let apart = |cpus: &CpuSet| {
             let is_free = |cpu| !self.occupied.contains(cpu);
             if smt_aware { self.layout.first_core(cpus, self.near, is_free) } else { None }

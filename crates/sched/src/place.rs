@@ -29,9 +29,10 @@ pub const OCCUPIED_BACKLOG_ITEMS: usize = 2;
 /// one: 5 % in the worst cases. Twice as much gains nothing.
 pub const OCCUPIED_ITEM_MAX_NS: u64 = 1_000_000;
 
-/// A worker that was woken on an issuer's CPU has begun within so many times what it takes elsewhere: then
-/// issuers there mostly wait soon, and it is in nobody's way. Measured with clients that wait for their
-/// items, and with one that does not: with 1 the former are told from nothing, with 10 the latter loses.
+/// If a worker that was woken on an issuer's CPU begins within this many times what it takes
+/// elsewhere, issuers there mostly wait soon, and the worker is in nobody's way. Measured with
+/// clients that wait for their items, and with one that does not: with 1, the former are not told
+/// apart; with 10, the latter loses.
 const OCCUPIED_WAKE_TIMES: u64 = 3;
 
 /// Items shorter than this are left to the awake workers of the pod until [`TINY_BACKLOG_NS`] of
@@ -139,8 +140,8 @@ pub fn start(layout: &Layout, facts: &impl Facts, queue: QueueId, cpu: CpuId) ->
     wake_for(layout, facts, queue, cpu)
 }
 
-/// Those of `cpus` outside the pod of a queue whose workers may pull from it. None where it is
-/// strict, unless no CPU of the pod has a worker left (`SCHED-5`); else as the features say.
+/// Those of `cpus` outside the pod of a queue whose workers may pull from it. None if it is strict,
+/// unless no CPU of the pod has a worker left (`SCHED-5`); otherwise the features decide.
 pub(crate) fn pullers(
     layout: &Layout,
     facts: &impl Facts,
@@ -194,8 +195,9 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
     let waiting = facts.waiting(queue);
     let backlog_ns = item_ns.saturating_mul(u64::from(waiting));
     let known = item_ns != 0;
-    // An issuer that is held up has less for all of them: not before there is enough for each
-    // who is awake and may come by; and never, where no issuer waits for his items.
+    // An issuer that is held up has less for all workers. So its CPU is not used before there is
+    // enough for each worker that is awake and may come by; and never if no issuer waits for its
+    // items.
     let reluctant = || {
         let enough = awake.or(&away).len() * OCCUPIED_BACKLOG_ITEMS;
         let is_short = item_ns < OCCUPIED_ITEM_MAX_NS;
@@ -206,11 +208,11 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
         known && (little && !issuers_wait || is_short && facts.issuers_are_busy())
     };
     if !awake.is_empty() {
-        // Somebody of the pod is awake and will come by.
+        // A worker of the pod is awake and will come by.
         if known && item_ns < TINY_ITEM_NS && backlog_ns < TINY_BACKLOG_NS {
             return None;
         }
-        // As far as it is to whom it would be, and issuers' CPUs come last.
+        // How far away the CPU to be woken would be: issuers' CPUs come last.
         let reach = nearest_reach(layout, queue, pod, if free.is_empty() { &idle } else { &free });
         if patience_ns(layout, facts, queue, &home, reach) > 0 {
             return None;
@@ -226,7 +228,7 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
         return Some(near);
     }
     search.pick(&free).or_else(|| {
-        // As where the pod's only CPU is an issuer's.
+        // For example, the pod's only CPU is an issuer's.
         let others_come_by = !away.is_empty();
         if others_come_by && reluctant() { None } else { search.pick(&idle) }
     })

@@ -172,7 +172,7 @@ impl<F: Facts> Scan<'_, F> {
         serves.then_some(queue)
     }
 
-    /// The next queue of a pool in a ring that this CPU may take from now, from `start` on.
+    /// The first queue of a pool in a ring, from `start` on, that this CPU may take from now.
     fn around(&mut self, pool: PoolId, ring: &CpuSet, start: CpuId) -> Option<(QueueId, Reach)> {
         let attributes = self.facts.attributes(pool);
         let leaders = self.layout.leaders(attributes.level()).and(ring);
@@ -206,7 +206,7 @@ impl<F: Facts> Scan<'_, F> {
         self.facts.features().has(needed)
     }
 
-    /// Whether an item has waited for longer than fetching it costs: its own CPUs are late.
+    /// Whether an item has waited for longer than fetching it costs, so that its own CPUs are late.
     fn is_ripe(&mut self, queue: QueueId, reach: Reach, pod: &Pod<'_>, cost: PullCost) -> bool {
         let idle_since_ns = match self.idle {
             Idle::Any => return true,
@@ -221,7 +221,8 @@ impl<F: Facts> Scan<'_, F> {
         }
         let now_ns = *self.now_ns.get_or_insert_with(|| facts.now_ns());
         let since_ns = facts.head_since_ns(queue);
-        // Its own patience is nothing to issuers who do not wait; no item is left for longer than that.
+        // Issuers that do not wait gain nothing from this worker's patience; but no item is left
+        // for longer than that.
         let for_nobody = reach > Reach::Llc && facts.issuers_are_busy();
         let by_patience = if for_nobody {
             now_ns.saturating_add(LEFT_ITEM_MAX_NS)
@@ -231,7 +232,7 @@ impl<F: Facts> Scan<'_, F> {
         if now_ns >= by_patience {
             return true;
         }
-        // However much patience its pod is given: it takes many looks to know.
+        // Without the patience that its pod is given, which takes many looks to know.
         let earliest = since_ns.saturating_add(age_ns).min(by_patience);
         if now_ns < earliest && self.until_ns.is_some_and(|known| known <= earliest) {
             return false;
@@ -246,15 +247,15 @@ impl<F: Facts> Scan<'_, F> {
         false
     }
 
-    /// Whether this worker need not sleep before it takes what others have too many of: it has of late, no issuer
-    /// wants its CPU, and some issuer may wait.
+    /// Whether this worker need not sleep before it takes what others have too many of: it has
+    /// slept lately, no issuer wants its CPU, and some issuer may wait.
     fn is_rested(&self, item_ns: u64) -> bool {
         let rested = !matches!(self.idle, Idle::Since(_));
         rested && !self.facts.occupied(item_ns).contains(self.cpu) && !self.facts.issuers_are_busy()
     }
 
-    /// Whether the CPUs of a queue have at least an item each to do after those that they run, and so will not
-    /// come to the last of them for longer than fetching it takes.
+    /// Whether the CPUs of a queue have at least an item each to do after those that they run, and
+    /// so will not come to the last of these for longer than fetching it takes.
     fn has_too_many(&self, queue: QueueId, pod: &Pod<'_>, age_ns: u64) -> bool {
         let level = self.facts.attributes(queue.pool).level();
         let own =
@@ -512,7 +513,7 @@ mod tests {
         assert_eq!(victims, [1, 3, 5, 1]);
     }
 
-    /// `SCHED-6`, of own work and of that of others.
+    /// `SCHED-6`, for own work and for that of others.
     #[test]
     fn pools_share_a_cpu_by_their_weights_and_none_starves() {
         let nice = |level| Nice::new(level).unwrap();

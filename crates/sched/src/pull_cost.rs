@@ -53,15 +53,16 @@ impl PullCost {
     }
 
     const fn times(self, usual: u64) -> u64 {
-        // A shift by what is at least 0, and one by what is at most 4.
+        // The first shift is by 0 to 4.
         (usual << (self.0 + 2)) >> 2
     }
 
-    /// The one that is nearest to `measured` of `usual`. It stays as it is until another one is nearer
-    /// by far, so that it does not swing.
+    /// The cost that is nearest to `measured` of `usual`. It stays as it is until another one is
+    /// nearer by far, so that it does not swing.
     #[must_use]
     pub(crate) fn follow(self, measured: u64, usual: u64) -> Self {
-        // Between two of them lies 1.41 times the lower one; 1.7 or 1.2 times, seen from it.
+        // The middle between two costs is 1.41 times the lower one. A change upward comes at 1.7
+        // times the lower one, a change downward at 1.2 times.
         let (measured, usual) = (u128::from(measured) * 100, u128::from(usual));
         let percent = |cost: i8| u128::from(Self(cost).percent());
         let mut cost = self.0;

@@ -259,7 +259,7 @@ impl Record {
 struct Replay<'a> {
     answers: &'a [Answer],
     next: RefCell<usize>,
-    /// The first question that was not asked then.
+    /// The first question that was not asked when this was recorded.
     odd: RefCell<Option<String>>,
 }
 

@@ -33,7 +33,7 @@ pub const SLEEP_COST_NS: u64 = 10_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Search {
     gap_ns: u64,
-    /// Since the last batch or sleep; and whether it found something.
+    /// Whether a search that has ended since the last batch or sleep found something.
     searched: Option<bool>,
 }
 

@@ -53,16 +53,16 @@ pub struct Snapshot {
     pub now_ns: u64,
     /// The parts of the policy that are on.
     pub features: Features,
-    /// The CPUs that have a worker,
+    /// The CPUs that have a worker.
     pub active: CpuSet,
-    /// whose worker is idle,
+    /// The CPUs whose worker is idle.
     pub idle: CpuSet,
-    /// and whose worker searches.
+    /// The CPUs whose worker searches.
     pub searching: CpuSet,
-    /// The CPUs on which other threads issue,
+    /// The CPUs on which other threads issue.
     pub occupied: CpuSet,
-    /// and those whose issuer waits for its items. Such a CPU is left to its issuer only if it
-    /// waits for less than half of an item's run time.
+    /// The CPUs whose issuer waits for its items. Such a CPU is left to its issuer only if it waits
+    /// for less than half of an item's run time.
     pub waits: CpuSet,
     /// How long issuers wait.
     pub issuer_wait: IssuerWait,
@@ -70,9 +70,9 @@ pub struct Snapshot {
     pub issuers_are_busy: bool,
     /// Since when CPUs have run what they run. CPUs that are not listed have just begun.
     pub busy: Vec<(CpuId, u64)>,
-    /// How long a wake-up takes,
+    /// How long a wake-up takes.
     pub delay_ns: u64,
-    /// and how much longer on an issuer's CPU.
+    /// How much longer a wake-up takes on an issuer's CPU.
     pub occupied_delay_ns: u64,
     /// The pools' attributes, by their numbers.
     pub pools: Vec<Attributes>,

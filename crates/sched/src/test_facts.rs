@@ -1,4 +1,4 @@
-//! What unit tests say is so, in few words.
+//! Facts for unit tests, in few words.
 
 use homing_topology::{CpuId, CpuSet, Machine, Scope};
 
@@ -8,7 +8,7 @@ use crate::layout::{Layout, PoolId, QueueId};
 pub(crate) use crate::snapshot::Snapshot as Given;
 
 impl Given {
-    /// Items wait since `since_ns` in the queue that `cpu` uses of a pool.
+    /// Lets items wait since `since_ns` in the queue of a pool that `cpu` uses.
     pub(crate) fn put(
         &mut self,
         layout: &Layout,

@@ -29,11 +29,11 @@ pub struct Running {
     pub running_for_ns: u64,
     /// About how long the item has used a CPU since.
     pub used_ns: u64,
-    /// Between the last tick and this one: how long that was,
+    /// The time between the last tick and this one.
     pub elapsed_ns: u64,
-    /// how long the thread was on a CPU,
+    /// How long the thread was on a CPU in that time.
     pub on_cpu_ns: u64,
-    /// and how long it was ready to run while something else ran.
+    /// How long it was ready to run in that time while something else ran.
     pub ready_ns: u64,
     /// Whether it sleeps at this moment. What the kernel counts stands still while the thread runs.
     pub asleep_now: bool,
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(woken(&facts), Some(0));
         facts.features = Features::ALL.without(Features::XSTEAL);
         assert_eq!(woken(&facts), None, "0 would not pull from there");
-        // What cannot be helped does not hide what can.
+        // A queue that cannot be helped does not hide one that can.
         facts.put(&layout, 1, 8, 1, 0);
         assert_eq!(woken(&facts), Some(9));
     }

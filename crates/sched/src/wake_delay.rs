@@ -6,10 +6,10 @@
 //! tells. So both delays are kept, and the one that is not in use shrinks a little with each
 //! wake-up of the other kind, until it is tried again: the worse it was, the later.
 
-/// Of what was measured this part goes into the mean.
+/// One part in this many of what was measured goes into the mean.
 const WEIGHT: u64 = 8;
 
-/// By this part the other delay shrinks.
+/// The other delay shrinks by one part in this many.
 const FORGET: u64 = 8192;
 
 /// Both delays, in nanoseconds.
@@ -53,7 +53,7 @@ const fn forget(delay_ns: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Chooses the faster kind each time; how many of `wakes` were on the occupied CPU.
+    /// Chooses the faster kind each time. Returns how many of `wakes` were on the occupied CPU.
     fn choose(wakes: u32, occupied_ns: u64, free_ns: u64) -> u32 {
         let mut delays = WakeDelays::default();
         let mut occupied_wakes = 0;

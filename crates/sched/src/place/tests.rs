@@ -1,4 +1,4 @@
-//! Whom an item wakes, fact by fact.
+//! Which CPU an item wakes, fact by fact.
 
 use homing_topology::Scope;
 
@@ -10,7 +10,7 @@ use crate::test_facts::{Given, cpu_id, cpus, layout, loose, strict};
 // Nodes of 8 CPUs with two caches of 4: two cores of two siblings.
 const GRID: &str = "2x2x2x2";
 
-/// Whom the issuer on CPU 0 of a machine wakes, with these CPUs idle.
+/// Which CPU the issuer on CPU 0 of a machine wakes, with these CPUs idle.
 fn wake(idle: &str, attributes: Attributes, change: impl Fn(&mut Given)) -> Option<usize> {
     let layout = layout(GRID);
     let mut facts = Given::new(&layout, &[attributes]);
@@ -91,7 +91,7 @@ fn a_waker_looks_as_far_as_the_features_reach_and_no_further() {
     assert_eq!(wake("4,8", pod, with(near)), None, "beyond the cache");
     assert_eq!(wake("4,8", pod, with(Features::ALL)), Some(4));
     assert_eq!(wake("1,2,4,8", pod, with(Features::NONE)), Some(1), "home is no feature");
-    // Whoever may not pull from there is not woken: it would find nothing to do.
+    // A worker that may not pull from there is not woken: it would find nothing to do.
     assert_eq!(wake("2,4,8", pod, with(Features::NONE)), None);
     assert_eq!(wake("2,4,8", pod, with(Features::SIS_NODE)), None);
     let no_llc = Features::ALL.without(Features::SWQUEUE);
@@ -136,7 +136,7 @@ fn issuers_that_wait_soon_are_not_in_a_workers_way() {
             facts.occupied = cpus("0");
             (facts.item_ns, facts.delay_ns) = (item_ns, 10_000);
             facts.occupied_delay_ns = occupied_delay_ns;
-            // Nobody is sure to come by.
+            // No worker is sure to come by.
             facts.busy = (1..16).map(|cpu| (cpu_id(cpu), 0)).collect();
         }
     };
@@ -204,7 +204,8 @@ fn issuers_that_never_wait_have_fewer_woken_for_them() {
         }
     };
     let cache = loose(Scope::Cache);
-    // 0 and 1 are awake: half an item for each of them at home, and a whole one before others are woken.
+    // 0 and 1 are awake: half an item for each of them at home, and a whole one before others are
+    // woken.
     assert_eq!(wake("2,3", cache, of(1, false)), Some(2), "somebody waits for it");
     assert_eq!(wake("1-3", cache, of(1, true)), Some(2), "0 alone has more than enough");
     assert_eq!(wake("3", cache, of(1, true)), None, "one of three comes by soon");
@@ -221,7 +222,7 @@ fn issuers_that_never_wait_have_fewer_woken_for_them() {
 
 #[test]
 fn nothing_is_left_to_who_may_not_come_by() {
-    // 0 and 1 are awake, and patience is 80.625 us: they may be at it for 20 us more.
+    // 0 and 1 are awake, and patience is 80.625 us: they may have been busy for 20 us more.
     let with = |held_up: &'static str, for_ns: u64| {
         move |facts: &mut Given| {
             (facts.item_ns, facts.delay_ns) = (10_000, 40_000);
@@ -355,7 +356,7 @@ fn a_mask_moves_the_home_and_chooses_whom_to_wake() {
     assert_eq!(woken("0-4,7,8,10-15"), None);
 }
 
-/// Others come by, and the issuer's CPU is all that their pod has.
+/// Others come by, and the pod has only the issuer's CPU.
 #[test]
 fn a_pod_that_is_an_issuers_cpu_alone_is_left_to_who_is_awake() {
     let layout = layout("4x1x1");
