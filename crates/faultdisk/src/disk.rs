@@ -1,4 +1,4 @@
-//! A disk with a cache: what is written is answered at once, and durable after a flush. Writes of marked
+//! A disk with a cache: a write is answered at once, and is durable after a flush. Writes of marked
 //! sectors and flushes can be made to fail.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -9,13 +9,14 @@ use std::time::Duration;
 use crate::image::Image;
 use crate::record::{Event, Record};
 
-/// What is bad is so many bytes at least.
+/// A sector, which is bad as a whole, has this many bytes.
 const SECTOR: usize = 512;
 
-/// A sector of these bytes alone stands on bad ground, where a disk has any ([`Disk::set_bad_sectors`]).
+/// A sector that holds only this byte cannot be written while sectors are bad
+/// ([`Disk::set_bad_sectors`]).
 pub const BAD: u8 = 0xBD;
 
-/// The disk says that it cannot.
+/// The disk reports that it cannot do this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
@@ -32,14 +33,14 @@ pub struct Disk {
 #[derive(Debug)]
 struct State {
     image: Image,
-    /// While there is one, what comes is recorded.
+    /// While there is one, writes and flushes are recorded.
     record: Option<Record>,
-    /// How many there were.
+    /// How many recordings there were.
     recordings: u64,
 }
 
 impl Disk {
-    /// With these contents, and flushes that take so long.
+    /// A disk with these contents, whose flushes take `flush_delay`.
     pub fn new(image: Image, flush_delay: Duration) -> Self {
         Self {
             state: Mutex::new(State { image, record: None, recordings: 0 }),
@@ -50,23 +51,24 @@ impl Disk {
         }
     }
 
-    /// From now on, or no longer, no sector that holds [`BAD`] alone can be written: wherever a file
-    /// lies, its contents say whether its data can be.
+    /// Sets whether sectors that hold only [`BAD`] cannot be written. So a file's contents decide
+    /// whether its data can be written, wherever the file lies.
     pub fn set_bad_sectors(&self, bad: bool) {
         self.bad_sectors.store(bad, Ordering::Relaxed);
     }
 
-    /// From now on, or no longer, flushes fail, and make nothing durable.
+    /// Sets whether flushes fail, and make nothing durable.
     pub fn set_bad_flushes(&self, bad: bool) {
         self.bad_flushes.store(bad, Ordering::Relaxed);
     }
 
-    /// The next so many flushes are interrupted: whoever serves them says so before they begin.
+    /// Lets the next `count` flushes be interrupted: the thread that serves them says so before
+    /// they begin.
     pub fn interrupt_flushes(&self, count: u32) {
         self.interrupted_flushes.store(count, Ordering::Relaxed);
     }
 
-    /// Whether this flush is one of them.
+    /// Whether this flush is one of those that are interrupted.
     pub(crate) fn is_interrupted(&self) -> bool {
         let one_less = |count: u32| count.checked_sub(1);
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -78,14 +80,15 @@ impl Disk {
         self.state().image.size()
     }
 
-    /// From now on all that comes is remembered, and what it holds now is taken to be durable.
+    /// From now on, all writes and flushes are recorded, and what the disk holds now is taken to be
+    /// durable.
     pub fn start_recording(&self) {
         let mut state = self.state();
         state.recordings += 1;
         state.record = Some(Record { base: state.image.clone(), events: Vec::new() });
     }
 
-    /// The present moment of the recording: how many events have come. 0 where there is none.
+    /// The present moment of the recording: how many events have come. 0 if there is no recording.
     pub fn moment(&self) -> usize {
         self.state().record.as_ref().map_or(0, |record| record.events.len())
     }
@@ -103,7 +106,7 @@ impl Disk {
     /// Writes to the cache.
     ///
     /// # Errors
-    /// Where a sector is bad; then nothing of it is written.
+    /// If a sector is bad: then nothing is written.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Broken> {
         let is_bad = |sector: &[u8]| sector.iter().all(|byte| *byte == BAD);
         let mut sectors = bytes.chunks_exact(SECTOR);
@@ -118,10 +121,10 @@ impl Disk {
         Ok(())
     }
 
-    /// Makes durable what was written before, in its time.
+    /// Makes durable what was written before. This takes the delay that was given.
     ///
     /// # Errors
-    /// Where flushes are bad.
+    /// If flushes are bad.
     pub fn flush(&self) -> Result<(), Broken> {
         let (recording, begins) = {
             let state = self.state();
@@ -134,7 +137,7 @@ impl Disk {
             return Err(Broken);
         }
         let mut state = self.state();
-        // What it covers of another recording stands in that.
+        // What the flush covers of an earlier recording is in that one.
         let covers = if recording == state.recordings { begins } else { 0 };
         if let Some(record) = &mut state.record {
             record.events.push(Event::Flush { covers });

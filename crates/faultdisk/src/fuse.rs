@@ -16,7 +16,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use crate::disk::{Broken, Disk};
 
 const THREADS: usize = 4;
-/// Bytes of one write; requests are no longer than that and a page.
+/// The most bytes of one write. Requests are no longer than that and a page.
 const WRITE_MAX: u32 = 1 << 20;
 const REQUEST_MAX: usize = WRITE_MAX as usize + 4096;
 const IN_HEADER: usize = 40;
@@ -42,10 +42,10 @@ pub struct Served {
 }
 
 impl Served {
-    /// Serves `disk` as the file `path`, which is there.
+    /// Serves `disk` as the file `path`, which must exist.
     ///
     /// # Errors
-    /// Where it cannot be mounted.
+    /// If it cannot be mounted.
     pub fn start(disk: &Arc<Disk>, path: &Path) -> io::Result<Self> {
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse")?;
         let options = format!("fd={},rootmode={MODE:o},user_id=0,group_id=0", device.as_raw_fd());
@@ -64,12 +64,12 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // The threads end with it. Nobody is left to tell where this fails.
+        // The threads end with the mount. If this fails, nobody is left to tell.
         let _ = unmount(&self.path, UnmountFlags::DETACH);
     }
 }
 
-/// Answers until it is unmounted.
+/// Answers requests until the file is unmounted.
 fn serve(device: &File, disk: &Disk) {
     let mut request = vec![0; REQUEST_MAX];
     loop {
@@ -79,7 +79,7 @@ fn serve(device: &File, disk: &Disk) {
             Err(error) if matches!(error.raw_os_error(), Some(ENODEV | ECONNABORTED | EPERM)) => {
                 return;
             }
-            // A request that was taken back, a signal, want of memory.
+            // A request was taken back, a signal came, or memory was short.
             Err(_) => continue,
         };
         let Some(Answer { unique, outcome }) = answer(disk, &request[..length]) else { continue };
@@ -90,18 +90,18 @@ fn serve(device: &File, disk: &Disk) {
         let mut header = Bytes::default();
         header.u32(OUT_HEADER + body.len() as u32).u32(errno.cast_unsigned()).u64(unique);
         let parts = [IoSlice::new(&header.0), IoSlice::new(body)];
-        // Fails where who asked has gone.
+        // Fails if the asker has gone.
         let _ = (&*device).write_vectored(&parts);
     }
 }
 
 struct Answer {
     unique: u64,
-    /// What to say, or an errno.
+    /// The body of the answer, or an errno.
     outcome: Result<Vec<u8>, i32>,
 }
 
-/// What to say to a request; nothing, where no answer is expected.
+/// The answer to a request; `None` if none is expected.
 fn answer(disk: &Disk, request: &[u8]) -> Option<Answer> {
     let unique = u64_at(request, 8)?;
     let body = request.get(IN_HEADER..)?;
@@ -138,7 +138,7 @@ fn init(body: &[u8]) -> Option<Vec<u8>> {
 
 fn attributes(disk: &Disk) -> Vec<u8> {
     let mut said = Bytes::default();
-    // How long they hold, and the inode's number.
+    // How long the attributes are valid, and the inode's number.
     said.u64(3600).u64(0).u64(1);
     said.u64(disk.size()).u64(disk.size() / 512);
     // Times, and their nanoseconds.

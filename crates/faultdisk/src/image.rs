@@ -14,12 +14,12 @@ pub struct Image {
 }
 
 impl Image {
-    /// All zeroes, so many bytes.
+    /// An image of `size` bytes, all zeroes.
     pub fn new(size: u64) -> Self {
         Self { size, blocks: BTreeMap::new() }
     }
 
-    /// How many bytes.
+    /// How many bytes it has.
     pub fn size(&self) -> u64 {
         self.size
     }

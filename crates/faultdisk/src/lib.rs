@@ -1,5 +1,5 @@
-//! A block device in memory, for tests and benchmarks: its flushes take as long as is wanted, and
-//! after a power cut it may have forgotten whatever was not flushed.
+//! A block device in memory, for tests and benchmarks: its flushes take as long as its user wants,
+//! and after a power cut it may have forgotten whatever was not flushed.
 //!
 //! ```text
 //! filesystem (XFS, ext4)    volume.rs      made, mounted, unmounted when dropped
@@ -13,8 +13,9 @@
 //! Image                     image.rs       sparse blocks; copies share them
 //! ```
 //!
-//! Sectors and flushes can be made to fail, and flushes of the file to be interrupted. A record (`record.rs`) gives the images that a cut at any moment may leave. Nothing here is part
-//! of what homing offers: it needs root, FUSE and a loop device, and says so where they are missing.
+//! Sectors and flushes can be made to fail, and flushes of the file to be interrupted. A record
+//! (`record.rs`) gives the images that a cut at any moment may leave. Nothing here is part of what
+//! homing offers: it needs root, FUSE and a loop device, and says so if they are missing.
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
 //! What came to a disk in which order, and what a power cut may leave of it.
 //!
-//! A write that has been answered is in the disk's cache. A flush makes durable all writes that were
-//! answered before the flush was asked for, and nothing else does. At a cut each of the other
-//! writes is there, or not, or some of its blocks are: no order among them is kept. A block is
-//! never torn: half of ext4's superblock, or of XFS's metadata, cannot be mounted, and both rely on disks that
-//! write four KiB whole, as all have for long.
+//! A write that has been answered is in the disk's cache. A flush makes durable all writes that
+//! were answered before the flush was asked for, and nothing else does. After a cut, each of the
+//! other writes is there, or not, or some of its blocks are: no order among them is kept. A block
+//! is never torn: a filesystem with half of ext4's superblock, or of XFS's metadata, cannot be
+//! mounted. Both rely on disks that write four KiB whole, as all disks have done for long.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub enum Event {
 pub struct Record {
     /// What the disk held before.
     pub base: Image,
-    /// In order; a moment is how many of them had come.
+    /// The events, in order. A moment is how many of them had come.
     pub events: Vec<Event>,
 }
 
@@ -53,10 +53,10 @@ pub struct Cut<'a> {
 }
 
 impl Cut<'_> {
-    /// Moves on to the time when so many events had come.
+    /// Moves on to the moment when this many events had come.
     ///
     /// # Panics
-    /// Where that is before the present one, or there are not so many.
+    /// If that is before the present moment, or if there are not so many events.
     pub fn move_to(&mut self, moment: usize) {
         assert!(moment >= self.moment, "{moment} is before {}", self.moment);
         let covers = self.record.events[self.moment..moment].iter().map(|event| match event {
@@ -80,12 +80,12 @@ impl Cut<'_> {
     /// What the disk holds after the power comes back.
     pub fn image(&self, random: &mut Random) -> Image {
         let mut image = self.durable.clone();
-        // Some cuts lose all, some next to nothing: what order is relied on differs.
+        // Some cuts lose all, some next to nothing, because programs rely on different orders.
         let kept_percent = [0, 10, 50, 90, 100][random.below(5)];
         for (offset, bytes) in self.unflushed() {
             let torn = random.below(4) == 0;
             let whole = random.below(100) < kept_percent;
-            // By the disk's blocks, wherever the write begins.
+            // Writes are torn by the disk's blocks, wherever they begin.
             for (_, _, part) in parts(offset, bytes.len()) {
                 if if torn { random.below(100) < kept_percent } else { whole } {
                     image.write(offset + part.start as u64, &bytes[part]);
@@ -108,12 +108,12 @@ impl Cut<'_> {
 pub struct Random(u64);
 
 impl Random {
-    /// From this seed.
+    /// Numbers from this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next one.
+    /// The next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -121,16 +121,17 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// One below `bound`, which is not 0.
+    /// A number below `bound`, which is not 0.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.draw() % bound as u64) as usize
     }
 }
 
-/// How many cuts a test is to make, or where its dice begin, by this variable of the environment.
+/// The number in this environment variable: how many cuts a test is to make, or the seed of its
+/// random numbers.
 ///
 /// # Panics
-/// Where that is no number.
+/// If the variable is set, and not to a number.
 pub fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |value| {
         value.parse().unwrap_or_else(|_| panic!("{variable}={value} is no number"))

@@ -32,7 +32,7 @@ impl Filesystem {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::Xfs, Self::Ext4];
 
-    /// As `mount` has it.
+    /// The name that `mount` has for it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Xfs => "xfs",
@@ -40,7 +40,7 @@ impl Filesystem {
         }
     }
 
-    /// The least that `mkfs` makes one of, in bytes.
+    /// The smallest one that `mkfs` makes, in bytes.
     pub const fn size_min(self) -> u64 {
         match self {
             Self::Xfs => 320 << 20,
@@ -48,7 +48,7 @@ impl Filesystem {
         }
     }
 
-    /// What makes it, and the Debian package that this is in.
+    /// The program that makes it, its arguments, and the Debian package that has the program.
     const fn mkfs(self) -> (&'static str, &'static [&'static str], &'static str) {
         match self {
             // Nothing is to be discarded on a new disk.
@@ -61,10 +61,10 @@ impl Filesystem {
     }
 }
 
-/// Everything is written when it is made: nothing goes on in the background.
+/// Everything is written when the filesystem is made: nothing goes on in the background.
 const EXT4_OPTIONS: &str = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
 
-/// The filesystems of which volumes can be had here; of the others it is said why they are skipped.
+/// The filesystems of which volumes can be made here. Prints why the others are skipped.
 ///
 /// # Panics
 /// As [`unavailable`].
@@ -78,10 +78,10 @@ pub fn available() -> impl Iterator<Item = Filesystem> {
     })
 }
 
-/// Why volumes with this filesystem cannot be had here, if so.
+/// Why volumes with this filesystem cannot be made here, if so.
 ///
 /// # Panics
-/// Where only a package is missing, as [`missing`] does.
+/// If only a package is missing, as [`missing`] does.
 pub fn unavailable(filesystem: Filesystem) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("only root may mount".to_owned());
@@ -101,10 +101,11 @@ pub fn unavailable(filesystem: Filesystem) -> Option<String> {
     found.err().map(|_| missing(&format!("{program} is not installed: Debian has it in {package}")))
 }
 
-/// Why something is left out that a package would bring: a failure where `HOMING_REQUIRE_TOOLS` is 1.
+/// Why something is left out that a package would bring. This is a failure if
+/// `HOMING_REQUIRE_TOOLS` is 1.
 ///
 /// # Panics
-/// There.
+/// In that case.
 pub fn missing(reason: &str) -> String {
     let required = std::env::var_os("HOMING_REQUIRE_TOOLS");
     assert!(required.is_none_or(|value| value != "1"), "{reason}");
@@ -115,10 +116,10 @@ pub fn missing(reason: &str) -> String {
 #[derive(Debug)]
 pub struct Volume {
     mounted: bool,
-    /// Whether it is for us to detach: the number may be another's afterwards.
+    /// Whether we still have to detach the loop device. Afterwards its number may be another's.
     attached: bool,
     loop_device: String,
-    /// What the loop device stands on, where that is served from memory; ends after it.
+    /// What the loop device stands on, if that is served from memory. Ends after the loop device.
     _served: Option<Served>,
     folder: TempDir,
 }
@@ -127,21 +128,21 @@ impl Volume {
     /// Makes a filesystem on `disk`, and mounts it with these options of the filesystem.
     ///
     /// # Errors
-    /// Where something of it is not to be had here; the message says what.
+    /// If something that this needs is missing here; the message says what.
     pub fn make(disk: &Arc<Disk>, filesystem: Filesystem, options: &str) -> io::Result<Self> {
         Self::of_disk(disk, filesystem, true, options)
     }
 
-    /// Mounts what stands on `disk`, its journal recovered, with such options.
+    /// Mounts the filesystem that is on `disk`, its journal recovered, with such options.
     ///
     /// # Errors
-    /// As [`Volume::make`], and where it cannot be mounted.
+    /// As [`Volume::make`], and if it cannot be mounted.
     pub fn open(disk: &Arc<Disk>, filesystem: Filesystem, options: &str) -> io::Result<Self> {
         Self::of_disk(disk, filesystem, false, options)
     }
 
-    /// Makes a filesystem of so many bytes in a file in `folder`, which has no name once the loop
-    /// device has it, and mounts it.
+    /// Makes a filesystem of `size` bytes in a file in `folder`, and mounts it. The file has no
+    /// name once the loop device has it.
     ///
     /// # Errors
     /// As [`Volume::make`].
@@ -178,13 +179,14 @@ impl Volume {
         }
         let path = self.path();
         fs::create_dir(&path)?;
-        // Copies of one disk have the same number, and the last of them may still be going.
+        // Copies of one disk have the same UUID, and the previous copy may not be gone yet.
         let always = if filesystem == Filesystem::Xfs { "nouuid," } else { "" };
         let options = CString::new(format!("{always}{options}"))?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
         mount(&self.loop_device, &path, filesystem.name(), flags, options.as_c_str())?;
         self.mounted = true;
-        // In use it is detached when it is unmounted, even where this process is killed before.
+        // A loop device in use is detached when it is unmounted, even if this process is killed
+        // before.
         run(command("losetup").arg("--detach").arg(&self.loop_device))?;
         self.attached = false;
         Ok(self)
@@ -198,8 +200,9 @@ impl Volume {
     /// Unmounts, and waits until all has been written.
     ///
     /// # Errors
-    /// Where it is in use, and still is 10 s later: a child that another thread has just begun has its files
-    /// until it runs its program, and the kernel those of an `io_uring` for some time after the ring is closed.
+    /// If it is in use, and still is 10 s later. A child process that another thread has just begun
+    /// has its files open until it runs its program, and the kernel has those of an `io_uring` open
+    /// for some time after the ring is closed.
     pub fn unmount(mut self) -> io::Result<()> {
         let deadline = Instant::now() + IN_USE_MAX;
         while let Err(errno) = unmount(self.path(), UnmountFlags::empty()) {
@@ -215,7 +218,7 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        // Nobody is left to tell where this fails.
+        // If this fails, nobody is left to tell.
         if self.mounted && unmount(self.path(), UnmountFlags::empty()).is_err() {
             let _ = unmount(self.path(), UnmountFlags::DETACH);
         }
@@ -229,7 +232,8 @@ fn attach(file: &Path) -> io::Result<String> {
     run(command("losetup").args(["--find", "--show", "--direct-io=on"]).arg(file))
 }
 
-/// Not everyone has the administrator's folders in the path.
+/// A command, which is also looked for in the administrator's folders: not everyone has these in
+/// the path.
 fn command(program: &str) -> Command {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(program);
@@ -237,7 +241,7 @@ fn command(program: &str) -> Command {
     command
 }
 
-/// What a command says that must succeed.
+/// Runs a command, which must succeed. Returns what it printed.
 fn run(command: &mut Command) -> io::Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let done = command.output().map_err(|error| {
