@@ -46,7 +46,7 @@ impl Batch {
         self.len += 1;
     }
 
-    /// Closes the list; `None` where it is empty.
+    /// Closes the list; `None` if it is empty.
     pub(crate) fn seal(&mut self) -> Option<Sealed> {
         let (first, _) = self.ends.take()?;
         // SAFETY: we own the item.
@@ -287,7 +287,7 @@ impl Hand {
 
     /// Takes the first item. The owner calls this.
     pub(crate) fn pop(&self) -> Option<Item> {
-        // A look without a lock first: mostly the hand is empty.
+        // First a look without a locked instruction, because mostly the hand is empty.
         if self.first.load(Ordering::Relaxed).is_null() {
             return None;
         }

@@ -10,7 +10,7 @@ use homing_topology::CpuId;
 
 use crate::sync::{AtomicU32, Ordering::Relaxed};
 
-/// Hears how an item ended, before anybody who waits for it does.
+/// Is told how an item ended, before any thread that waits for the item.
 pub(crate) trait Books {
     /// The item begins.
     fn started(&self);
@@ -20,15 +20,15 @@ pub(crate) trait Books {
     fn aborted(&self);
 }
 
-/// The workqueue whose item it is, and the colour that the workqueue had when the item was made:
-/// whoever flushes the workqueue changes its colour, and waits for items of the others.
+/// The workqueue whose item it is, and the colour that the workqueue had when the item was made. A
+/// flush changes the workqueue's colour, and waits for items of the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(u32);
 
 impl Tag {
-    /// How many colours there are: the kernel's. So few in a model that they run out there.
+    /// How many colours there are, as in the kernel. In a model there are so few that they run out.
     pub(crate) const COLOURS: usize = if cfg!(loom) { 3 } else { 16 };
-    /// Numbers are smaller.
+    /// Numbers of workqueues are smaller than this.
     pub(crate) const NUMBERS: u32 = 1 << Self::SHIFT;
     const SHIFT: u32 = 28;
 
@@ -60,8 +60,8 @@ pub(crate) enum Ran {
     Over,
     /// It has ended, and the caller is to run this one next, which waited for it.
     Then(Item),
-    /// Somebody else runs the same work or item at present, and notes its end; the caller is to run this
-    /// one now, if there is one.
+    /// Another thread runs the same work or item at present, and notes its end. The caller is to
+    /// run this item now, if there is one.
     Kept(Option<Item>),
 }
 
@@ -69,8 +69,8 @@ pub(crate) enum Ran {
 pub(super) struct VTable {
     /// Runs the item, unless somebody else has.
     pub(super) run: unsafe fn(NonNull<Header>, &dyn Books) -> Ran,
-    /// Ends the item without running it. Whether it counts as cancelled: it would have run, or it
-    /// had been aborted.
+    /// Ends the item without running it. Returns whether it counts as cancelled: it would have run,
+    /// or it had been aborted.
     pub(super) cancel: unsafe fn(NonNull<Header>) -> bool,
     /// [`Item::is_wanted`]
     pub(super) wanted: fn(&Header) -> bool,
@@ -85,11 +85,11 @@ pub(crate) struct Header {
     pub(super) link: UnsafeCell<Link>,
     /// Bits of `joined` below [`SLOT_SHIFT`]; above, the slot of the workqueue's gate that it has.
     pub(super) state: AtomicU32,
-    /// [`Tag`]: changed by the owner of the item, where a work item is queued again.
+    /// [`Tag`]: changed by the owner of the item, when a work item is queued again.
     tag: AtomicU32,
 }
 
-/// Belongs to whoever owns the item.
+/// The link of an item, which belongs to the item's owner.
 pub(super) struct Link {
     /// The item behind this one in its batch.
     pub(super) next: Option<NonNull<Header>>,
@@ -168,13 +168,14 @@ impl Item {
         self.header().tag()
     }
 
-    /// Whether somebody may wait for it: for its result, or it goes on with a future.
+    /// Whether somebody may wait for it: for its result, or because it continues a future.
     pub(crate) fn is_wanted(&self) -> bool {
         (self.header().vtable.wanted)(self.header())
     }
 
-    /// Where it is, if that lasts while it runs: so no other one is there as long. Else 0: the memory of an item that
-    /// nobody has a handle of may be another one's before its closure has run.
+    /// Where it is, if it stays there while it runs, so that no other item is there meanwhile.
+    /// Otherwise 0: the memory of an item without a handle may be another item's before its closure
+    /// has run.
     pub(crate) fn place(&self) -> usize {
         if self.header().vtable.lasts { self.header.addr().get() } else { 0 }
     }
@@ -188,8 +189,8 @@ impl Item {
     pub(crate) fn set_slot(&self, slot: Option<u16>) {
         let bits = |slot: Option<u16>| slot.map_or(0, |slot| u32::from(slot) + 1) << SLOT_SHIFT;
         let change = bits(self.slot()) ^ bits(slot);
-        // Mostly there is none and is to be none. Nobody else changes these bits meanwhile, but a
-        // handle those beside them.
+        // Mostly there is no slot, and is to be none. Nobody else changes these bits meanwhile, but
+        // a handle may change those beside them.
         if change != 0 {
             self.header().state.fetch_xor(change, Relaxed);
         }
@@ -208,8 +209,8 @@ impl Item {
         unsafe { (header.as_ref().vtable.run)(header, books) }
     }
 
-    /// Ends it without running it. Whether it counts as cancelled: it would have run, or it had
-    /// been aborted.
+    /// Ends it without running it. Returns whether it counts as cancelled: it would have run, or it
+    /// had been aborted.
     pub(crate) fn cancel(self) -> bool {
         let header = self.into_header();
         // SAFETY: as in `run`.

@@ -34,8 +34,8 @@ impl JoinError {
     }
 }
 
-// The payload need not be `Sync`, and errors of most programs have to be. In a box: each item that is joined has
-// room for its error.
+// In a mutex, because the payload need not be `Sync`, and errors of most programs have to be. In a
+// box, because each item that is joined has room for its error.
 /// What an item panicked with.
 ///
 /// ```

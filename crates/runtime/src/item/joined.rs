@@ -25,7 +25,7 @@ use super::memory;
 use super::quiet::quietly;
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed};
 
-/// The closure belongs to whoever set this bit.
+/// The closure belongs to the thread that set this bit.
 const CLAIMED: u32 = 1;
 /// The result is there, for the handle.
 const DONE: u32 = 2;
@@ -33,11 +33,12 @@ const DONE: u32 = 2;
 const HANDLE: u32 = 4;
 /// The item lives: it stands in a queue or runs.
 const ITEM: u32 = 8;
-/// There is a waker, and it belongs to whoever sets `DONE`. Without this bit it is the handle's.
+/// There is a waker, and it belongs to the thread that sets `DONE`. Without this bit it is the
+/// handle's.
 const WAITER: u32 = 16;
 /// It was aborted through the handle: for the books.
 const ABORTED: u32 = 32;
-/// Whoever sets `DONE` owns the item's reference.
+/// The thread that sets `DONE` owns the item's reference.
 const LEFT: u32 = 64;
 
 /// What the handle knows of the allocation: its beginning.
@@ -57,7 +58,7 @@ struct Cell<F, T> {
 
 /// What the handle needs of the closure's type.
 struct Operations {
-    /// Runs the closure that the caller has claimed. Whether it panicked.
+    /// Runs the closure that the caller has claimed. Returns whether it panicked.
     run: unsafe fn(NonNull<Header>) -> bool,
     /// Drops the closure that the caller has claimed.
     discard: unsafe fn(NonNull<Header>),
@@ -75,7 +76,7 @@ where
     unsafe { joined_borrowing(tag, work) }
 }
 
-/// The same of `work` that borrows.
+/// As [`joined`], for `work` that borrows.
 ///
 /// # Safety
 /// The handle must be seen finished before anything that `F` borrows ends; and it must be gone
@@ -151,12 +152,12 @@ where
     }
 }
 
-/// Somebody has asked for its result in vain.
+/// Whether somebody has asked for its result in vain.
 fn wanted(header: &Header) -> bool {
     header.state.load(Relaxed) & (WAITER | CLAIMED) == WAITER
 }
 
-/// Runs the closure and keeps its result. Whether it panicked.
+/// Runs the closure and keeps its result. Returns whether it panicked.
 ///
 /// # Safety
 /// The caller has set `CLAIMED`, and `DONE` is not set.
@@ -197,7 +198,7 @@ where
     }
 }
 
-/// Publishes the result, wakes who waits, and lets go of the item's reference.
+/// Publishes the result, wakes the waiter, and lets go of the item's reference.
 ///
 /// # Safety
 /// The caller has claimed, has written the result, and owns the item's reference.
@@ -242,8 +243,8 @@ unsafe fn release(
 /// Nobody else knows the item.
 unsafe fn free<F, T>(header: NonNull<Header>) {
     let cell = header.cast::<Cell<F, T>>();
-    // A result that nobody took may panic when it is dropped: on a worker that ends with it. It may also make an item
-    // and wait for that, which must not have this one's place by then.
+    // A result that nobody took may panic when it is dropped, and end the worker with that. It may
+    // also make an item and wait for it, which must not get this one's place meanwhile.
     // SAFETY: `joined` made this allocation with these types, and what is in it is not used again.
     quietly(|| unsafe { cell.drop_in_place() });
     // SAFETY: as above; what is taken out is not initialized any more.
@@ -287,8 +288,9 @@ impl<T> Joined<T> {
         self.header.addr().get()
     }
 
-    /// Runs the item here and now, unless somebody else has begun it. Whether this call did, and what is left of
-    /// it if a worker has come to it meanwhile: the caller notes that it has ended.
+    /// Runs the item here and now, unless another thread has begun it. Returns whether this call
+    /// did, and what is left of the item if a worker has come to it meanwhile: then the caller
+    /// notes that it has ended.
     pub(crate) fn run_here(&self, books: &dyn Books) -> (bool, Option<Item>) {
         let before = self.end_here(0, |header| {
             books.started();
@@ -297,11 +299,12 @@ impl<T> Joined<T> {
             books.completed(panicked);
         });
         let is_left = before.is_some_and(|before| before & LEFT != 0);
-        // SAFETY: who set `LEFT` has left its reference to whoever set `DONE`: us.
+        // SAFETY: the worker that set `LEFT` has left its reference to the thread that set `DONE`:
+        // us.
         (before.is_some(), is_left.then(|| unsafe { Item::from_header(self.header) }))
     }
 
-    /// Drops the item's closure, unless somebody has begun it. Whether this call did.
+    /// Drops the item's closure, unless a thread has begun it. Returns whether this call did.
     pub(crate) fn abort(&self) -> bool {
         // SAFETY: `end_here` has claimed.
         let discard = |header| unsafe { (self.front().operations.discard)(header) };
@@ -319,7 +322,7 @@ impl<T> Joined<T> {
         end(self.header);
         let before = state.fetch_or(DONE, AcqRel);
         if before & WAITER != 0 {
-            // SAFETY: with `WAITER` set the waker belongs to whoever sets `DONE`: us.
+            // SAFETY: with `WAITER` set, the waker belongs to the thread that sets `DONE`: us.
             let waker = unsafe { (*self.front().waiter.get()).take() };
             quietly(|| waker.into_iter().for_each(Waker::wake));
         }

@@ -138,8 +138,8 @@ const fn layout(size: usize) -> Layout {
     }
 }
 
-/// Which size of block holds a `T`; `None`: none does. The model checkers have threads that the
-/// thread-local variables do not know of: there it is always the allocator.
+/// Which size of block holds a `T`; `None` if none does. The model checkers have threads that the
+/// thread-local variables do not know of: there the allocator is always used.
 const fn size_for<T>() -> Option<usize> {
     if cfg!(any(loom, shuttle)) || align_of::<T>() > ALIGN {
         return None;

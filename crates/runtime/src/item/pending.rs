@@ -14,7 +14,7 @@ const PENDING: u64 = 1;
 const TIMER: u64 = 1 << 1;
 /// Some worker runs the item.
 const RUNNING: u64 = 1 << 2;
-/// An instance came up while the item was running, and is kept for whoever runs it.
+/// An instance came up while the item was running, and is kept for the thread that runs it.
 const DEFERRED: u64 = 1 << 3;
 /// The item's own link is in some queue, as an instance or a husk.
 const LINKED: u64 = 1 << 4;
@@ -54,7 +54,7 @@ pub(crate) struct Cancelled {
     pub(crate) generation: u32,
     /// It was on a timer.
     pub(crate) on_timer: bool,
-    /// Somebody waits, and is to be woken.
+    /// Somebody waits, and must be woken.
     pub(crate) waiters: bool,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Cancelled {
 pub(crate) enum Start {
     /// It is the caller's to run.
     Run,
-    /// The item is running: keep the instance for whoever runs it ([`Pending::defer`]).
+    /// The item is running: keep the instance for the thread that runs it ([`Pending::defer`]).
     Running,
     /// It was cancelled.
     Husk,
@@ -118,7 +118,7 @@ impl Pending {
         Self(AtomicU64::new(0))
     }
 
-    /// Changes the state as `change` says; the state before, or `Err` with it where `change` had
+    /// Changes the state as `change` says. Returns the state before, as `Err` if `change` had
     /// nothing to change.
     fn update(&self, change: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
         let mut seen = self.0.load(Acquire);
@@ -132,8 +132,8 @@ impl Pending {
         }
     }
 
-    /// Makes an instance; `None` where one is pending, or the item is disabled. Also then what
-    /// the caller did before is visible to the run that follows.
+    /// Makes an instance; `None` if one is pending, or the item is disabled. Even then, what the
+    /// caller did before is visible to the run that follows.
     pub(crate) fn queue(&self, on_timer: bool) -> Option<Instance> {
         let change = |state: u64| {
             let free = state & PENDING == 0 && depth(state) == 0;
@@ -142,8 +142,8 @@ impl Pending {
         let before = self.update(change).or_else(|_| {
             // A write, although nothing changes: the worker that clears `PENDING` reads from it, or
             // from a change after it, and all changes are such that this is enough. (The kernel,
-            // which only reads here, has a barrier there.) What comes of it decides: meanwhile the
-            // item may have begun.
+            // which only reads here, has a barrier there.) The second attempt decides, because the
+            // item may have begun meanwhile.
             self.0.fetch_or(0, AcqRel);
             self.update(change)
         });
@@ -159,11 +159,12 @@ impl Pending {
         Instance { generation, linked: !on_timer && before & LINKED == 0 }
     }
 
-    /// Makes an instance in place of the pending one, if there is one. `None` where the item is
+    /// Makes an instance in place of the pending one, if there is one. `None` if the item is
     /// disabled.
     pub(crate) fn requeue(&self, on_timer: bool) -> Option<Requeued> {
         let before = self.update(|state| {
-            // Who waits for the instance that goes is woken; who waits for a run waits on.
+            // Threads that wait for the instance that goes are woken; those that wait for a run
+            // wait on.
             let clear = if state & PENDING == 0 { 0 } else { TIMER | WAITERS };
             let keep = state & !clear;
             let placed = PENDING | Self::placed(on_timer);
@@ -182,7 +183,7 @@ impl Pending {
         })
     }
 
-    /// The timer of an instance has run out: it goes to a queue now. `None` where it was cancelled.
+    /// The timer of an instance has run out: it goes to a queue now. `None` if it was cancelled.
     pub(crate) fn fire(&self, of: u32) -> Option<Instance> {
         let before = self.update(|state| {
             let due = state & PENDING != 0 && state & TIMER != 0 && generation(state) == of;
@@ -192,7 +193,7 @@ impl Pending {
         Some(Instance { generation: of, linked })
     }
 
-    /// [`Pending::fire`] of whatever instance there is on a timer.
+    /// [`Pending::fire`] for whatever instance is on a timer.
     pub(crate) fn fire_any(&self) -> Option<Instance> {
         let state = self.0.load(Acquire);
         if state & TIMER == 0 { None } else { self.fire(generation(state)) }
@@ -221,8 +222,8 @@ impl Pending {
         state & (PENDING | TIMER) == PENDING && generation(state) == of
     }
 
-    /// The caller has left an instance for whoever runs the item. `false` where nobody does, or
-    /// the instance was cancelled: then it is the caller's to begin anew.
+    /// The caller has left an instance for the thread that runs the item. `false` if no thread
+    /// does, or the instance was cancelled: then the caller must begin anew.
     pub(crate) fn defer(&self, of: u32) -> bool {
         let kept = self.update(|state| {
             let kept = state & RUNNING != 0 && Self::is_queued(state, of);
@@ -271,7 +272,7 @@ impl Pending {
         before.map(Self::cancelled).map_err(drop)
     }
 
-    /// Whether it accepts instances again; `Err` where it was not disabled.
+    /// Returns whether it accepts instances again; `Err` if it was not disabled.
     pub(crate) fn enable(&self) -> Result<bool, ()> {
         let before = self.update(|state| (depth(state) > 0).then(|| state - DEPTH_ONE));
         before.map(|before| depth(before) == 1).map_err(drop)
@@ -284,7 +285,7 @@ impl Pending {
         [running, (state & PENDING != 0).then(|| Awaited::Instance(generation(state)))]
     }
 
-    /// Says that somebody waits, unless it is over already: then `false`.
+    /// Notes that somebody waits for this. Returns `false` if it is over already.
     pub(crate) fn wait(&self, awaited: Awaited) -> bool {
         self.update(|state| (!is_over(state, awaited)).then_some(state | WAITERS)).is_ok()
     }
@@ -297,7 +298,7 @@ impl Pending {
         self.0.load(Acquire) & TIMER != 0
     }
 
-    /// The run that is on, if one is: for whoever waits until it is over.
+    /// The run that is on, if one is: for a thread that waits until it is over.
     pub(crate) fn running(&self) -> Option<Awaited> {
         let state = self.0.load(SeqCst);
         (state & RUNNING != 0).then(|| Awaited::Run(run(state)))

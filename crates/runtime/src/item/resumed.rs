@@ -20,7 +20,7 @@ pub(crate) type Runnable = async_task::Runnable<Place>;
 #[repr(C)]
 pub(crate) struct Place {
     header: Header,
-    /// While it stands in a queue: of the task that this is in.
+    /// While the item stands in a queue: the runnable of the task that this is in.
     runnable: UnsafeCell<Option<NonNull<()>>>,
 }
 
@@ -37,7 +37,7 @@ impl Place {
         Self { header: Header::new(&VTABLE, 0, tag), runnable: UnsafeCell::new(None) }
     }
 
-    /// What tells its future from all others that are there.
+    /// An address that tells its future from all others that exist.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -46,8 +46,8 @@ impl Place {
 /// The item that goes on with a future.
 pub(crate) fn resumed(tag: Tag, runnable: Runnable) -> Item {
     let place = NonNull::from(runnable.metadata());
-    // SAFETY: whoever has the runnable has the place, which lives as long: from here on the item has
-    // both. The place begins with the header (`repr(C)`).
+    // SAFETY: the owner of the runnable owns the place, which lives as long: from here on the item
+    // has both. The place begins with the header (`repr(C)`).
     unsafe {
         *place.as_ref().runnable.get() = Some(runnable.into_raw());
         place.as_ref().header.set_tag(tag);
@@ -73,7 +73,7 @@ unsafe fn run(header: NonNull<Header>, books: &dyn Books) -> Ran {
     // SAFETY: the item is ours, and we do not use it again.
     let runnable = unsafe { take(header) };
     books.started();
-    // It may run on top of another one.
+    // This future may run on top of another one.
     let swap = |now| AT_HAND.try_with(|at_hand| at_hand.replace(now)).unwrap_or_default();
     let beneath = swap((header.addr().get(), false));
     let go_on = || local::with_budget(true, || runnable.map(Runnable::run));
@@ -87,17 +87,18 @@ unsafe fn run(header: NonNull<Header>, books: &dyn Books) -> Ran {
 unsafe fn cancel(header: NonNull<Header>) -> bool {
     // SAFETY: as in `run`.
     let runnable = unsafe { take(header) };
-    // It drops the future, which may panic; that is not our caller's business.
+    // This drops the future, which may panic; that is not our caller's business.
     end(runnable);
     true
 }
 
-/// Ending a future may wake another one, whose item is refused and ended in turn: so deep on the stack, and the
-/// rest one after the other.
+/// Ending a future may wake another one, whose item is refused and ended in turn: this deep on the
+/// stack, and the rest one after the other.
 const DEPTH_MAX: u32 = 32;
 
-/// Polls the future that this thread goes on with. `poll` catches its panic, for its handle, and tells of it. Whoever
-/// is woken after that may have a new future at its address.
+/// Polls the future that this thread goes on with. `poll` catches the future's panic for its
+/// handle, and `panicked` tells of it. A thread that is woken after that may have a new future at
+/// its address.
 pub(crate) fn polled<T>(poll: impl FnOnce() -> T, panicked: impl FnOnce(&T) -> bool) -> T {
     let at_hand = AT_HAND.try_with(Cell::get).unwrap_or_default();
     let _ = POLLED.try_with(|polled| polled.borrow_mut().push(at_hand.0));
@@ -120,7 +121,7 @@ crate::sync::thread_local! {
 }
 
 thread_local! {
-    /// How many are being ended on this thread, each by the one before.
+    /// How many futures are being ended on this thread, each by the one before.
     static ENDING: Cell<u32> = const { Cell::new(0) };
     /// What is to be ended by the deepest of them.
     static LATER: RefCell<Vec<Runnable>> = const { RefCell::new(Vec::new()) };
@@ -222,8 +223,8 @@ mod tests {
         assert!(items.recv().is_err(), "and there is nothing more to do");
     }
 
-    /// It is woken on one thread while it runs on another, and stands in the queue again before its run has
-    /// ended.
+    /// The future is woken on one thread while it runs on another, and stands in the queue again
+    /// before its run has ended.
     #[test]
     fn a_future_that_is_woken_elsewhere_while_it_runs() {
         let held = Arc::new(());

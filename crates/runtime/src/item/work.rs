@@ -19,8 +19,9 @@ use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 
 /// What a work item belongs to.
 pub(crate) trait Context: Send + Sync + 'static {
-    /// An instance has ended for which somebody waits. Of the work item in this place this thread is to run another one,
-    /// of this generation: nobody who is woken may wait for that.
+    /// An instance has ended for which somebody waits. `in_hand` is the place of a work item and
+    /// the generation of an instance of it that this thread is to run next: nobody who is woken may
+    /// wait for that.
     fn wake(&self, in_hand: Option<(usize, u32)>);
 
     /// An item that will not run, to be counted and ended.
@@ -30,7 +31,7 @@ pub(crate) trait Context: Send + Sync + 'static {
 /// The function of a work item.
 pub(crate) trait Call<C>: Send + 'static {
     /// Runs it, and gives back the reference that keeps it alive meanwhile, with what the function
-    /// panicked with. Lent by value: whoever wraps it need not count it.
+    /// panicked with. The reference is lent by value, so that a wrapper need not count it.
     fn call(&mut self, node: SharedNode<C>) -> (SharedNode<C>, thread::Result<()>);
 }
 
@@ -44,7 +45,7 @@ impl<C, F: FnMut(&SharedNode<C>) + Send + 'static> Call<C> for F {
 /// A reference to a work item.
 pub(crate) type SharedNode<C> = Arc<Node<C, dyn Call<C>>>;
 
-/// What tells it from others while it is there.
+/// An address that tells a work item from others while it exists.
 pub(crate) fn place_of<C>(node: &SharedNode<C>) -> usize {
     Arc::as_ptr(node).cast::<()>().addr()
 }
@@ -52,13 +53,14 @@ pub(crate) fn place_of<C>(node: &SharedNode<C>) -> usize {
 #[repr(C)]
 pub(crate) struct Node<C, F: ?Sized> {
     header: Header,
-    /// Of the instance that the header stands for in a queue.
+    /// The generation of the instance that the header stands for in a queue.
     generation: AtomicU32,
-    /// The instance that whoever runs the item runs next, if it is not cancelled until then.
+    /// The instance that the thread that runs the item runs next, if it is not cancelled until
+    /// then.
     deferred: AtomicPtr<Header>,
     pub(crate) pending: Pending,
     pub(crate) context: C,
-    /// Belongs to whoever has set `RUNNING`.
+    /// Belongs to the thread that has set `RUNNING`.
     call: UnsafeCell<F>,
 }
 
@@ -117,7 +119,7 @@ impl<C: Context> Node<C, dyn Call<C>> {
         unsafe { Item::from_header(NonNull::new_unchecked(header)) }
     }
 
-    /// Leaves the item of an instance to whoever runs the node.
+    /// Leaves the item of an instance to the thread that runs the node.
     fn keep(&self, item: Item, generation: u32) -> Ran {
         let before = self.swap_deferred(Some(item));
         if self.pending.defer(generation) {
@@ -127,8 +129,8 @@ impl<C: Context> Node<C, dyn Call<C>> {
             }
             return Ran::Kept(None);
         }
-        // Nobody runs it any more, or it was cancelled. Whoever took it meanwhile has it; and what
-        // was kept before may have come after it. The older of two is a husk.
+        // No thread runs the node any more, or the instance was cancelled. A thread that took the
+        // item meanwhile has it; and what was kept before may be newer. The older of two is a husk.
         let (husk, again) = match (before, self.swap_deferred(None)) {
             (Some(one), Some(other)) if self.is_newer(&one, &other) => (Some(other), Some(one)),
             (Some(one), Some(other)) => (Some(one), Some(other)),
