@@ -1,4 +1,4 @@
-//! What `homing ls`, `get` and `set` find of an engine.
+//! What `homing ls`, `get` and `set` see of an engine.
 
 mod support;
 
@@ -53,7 +53,7 @@ fn what_is_set_is_in_force_and_bad_values_change_nothing() {
         assert!(listed.contains(accepted), "{error}");
     }
     assert_eq!((world.durable.strategy(), world.durable.depth()), (Strategy::Files, 7));
-    // A disk of the tests' own is not the system's.
+    // The disk of these tests is not the system's, so the ring cannot be used.
     let error = tree.set("durable/backend", "io_uring").unwrap_err().to_string();
     assert!(error.contains("durable/backend: io_uring is not to be had here"), "{error}");
     assert_eq!(tree.get("durable/backend").unwrap(), "threads");

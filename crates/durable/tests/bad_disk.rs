@@ -1,6 +1,7 @@
-//! XFS and ext4 with their journals on a disk that fails: some of its sectors, or its flushes. Whoever
-//! syncs a file of which something is lost is told, by every way there is; who syncs another one is not
-//! told that it is lost too. Needs root, FUSE and loop devices; says why if it skips.
+//! XFS and ext4 with their journals on a disk of which some sectors, or the flushes, fail. A caller
+//! that syncs a file of which something is lost is told, by every way there is. A caller that syncs
+//! another file is not told that this one is lost, too. Needs root, FUSE and loop devices; says why
+//! if it skips.
 #![cfg(target_os = "linux")]
 
 use std::fs::{File, OpenOptions};
@@ -16,7 +17,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const EIO: i32 = 5;
 const LENGTH: usize = 256 << 10;
 
-/// A filesystem of each kind, with an engine of its own for each way.
+/// Runs a test on a filesystem of each kind, with an engine of its own for each way.
 fn on_each(mut test: impl FnMut(&Disk, &Volume, &Durable)) {
     for filesystem in available() {
         for (strategy, write_back, backend) in ways() {
@@ -84,14 +85,14 @@ fn a_file_on_bad_sectors_fails_and_no_other() {
             }
             dirty(&bad, BAD);
             let later = open(volume, "bad");
-            // The bad one in the middle.
+            // The bad file is in the middle.
             let (before, after) = good.split_at(4);
             let all = before.iter().chain([&bad]).chain(after);
             let verdicts = durable.fsync_many(all).wait();
             for (place, verdict) in verdicts.into_iter().enumerate() {
                 if place == 4 { is_lost(verdict) } else { verdict.unwrap() }
             }
-            // It stays lost for whoever asks, by whatever descriptor, however often.
+            // It stays lost for every caller, through every descriptor, however often they ask.
             is_lost(durable.fsync_and_wait(&bad));
             is_lost(durable.fdatasync(&later).wait());
             is_lost(durable.fsync(&open(volume, "bad")).wait());
@@ -123,7 +124,8 @@ fn sharers_of_a_file_on_bad_sectors_are_all_told() {
     });
 }
 
-/// Of what failed while nobody looked ext4 tells whoever commits next, be it a stranger's data.
+/// ext4 reports what failed while nobody looked to the next commit, even if it was a stranger's
+/// data.
 #[test]
 fn what_a_stranger_has_lost_is_nobody_elses() {
     on_each(|disk, volume, durable| {
@@ -143,7 +145,7 @@ fn what_a_stranger_has_lost_is_nobody_elses() {
             durable.fsync_many(&files).wait().into_iter().for_each(Result::unwrap);
         };
         write_and_sync(2);
-        // Nor what a commit itself finds to be lost of it.
+        // Nor is what a commit itself finds to be lost of it.
         dirty(&around[1], BAD);
         write_and_sync(3);
         disk.set_bad_sectors(false);
@@ -151,7 +153,7 @@ fn what_a_stranger_has_lost_is_nobody_elses() {
     });
 }
 
-/// So many that they begin with a commit before the bad one has been asked for.
+/// There are so many files that they begin with a commit before the bad one has been asked for.
 #[test]
 fn one_bad_file_of_thousands_fails_alone() {
     const FILES: usize = 4100;
@@ -183,7 +185,7 @@ fn one_bad_file_of_thousands_fails_alone() {
     }
 }
 
-/// By another description, too: what it has not heard of is old when the file is written anew.
+/// Also through another description: what it has not heard of is old when the file is written anew.
 #[test]
 fn an_acknowledged_loss_is_heard_of_no_more() {
     on_each(|disk, volume, durable| {
@@ -202,7 +204,7 @@ fn an_acknowledged_loss_is_heard_of_no_more() {
     });
 }
 
-/// Of a flush that fails nobody can tell whose data it was: nobody is told that all is well.
+/// If a flush fails, nobody can tell whose data was lost, so no caller is told that all is well.
 #[test]
 fn a_flush_that_fails_is_everybodys() {
     on_each(|disk, volume, durable| {
@@ -218,7 +220,7 @@ fn a_flush_that_fails_is_everybodys() {
         for verdict in durable.fsync_many(&files).wait() {
             verdict.unwrap_err();
         }
-        // Nor later, when the disk says that it is well.
+        // Nor are they told so later, when the disk says that it is well.
         disk.set_bad_flushes(false);
         for file in &files {
             durable.fsync(file).wait().unwrap_err();
@@ -227,7 +229,8 @@ fn a_flush_that_fails_is_everybodys() {
     });
 }
 
-/// XFS, and ext4 once somebody has been told that its journal has failed, say of a directory that all is well.
+/// XFS reports that all is well with a directory; so does ext4 once somebody has been told that its
+/// journal has failed.
 #[test]
 fn names_are_lost_with_the_flush() {
     on_each(|disk, volume, durable| {
@@ -251,7 +254,7 @@ fn names_are_lost_with_the_flush() {
     });
 }
 
-/// As over a network, or by a FUSE server, which this is: nothing has failed.
+/// This happens over a network, or with a FUSE server, as here: nothing has failed.
 #[test]
 fn a_sync_that_is_interrupted_is_asked_for_again() {
     if let Some(reason) = unavailable(Filesystem::Ext4) {

@@ -1,5 +1,5 @@
-//! Descriptors that cannot be synced, or are no longer what they were: who misuses one is told, and
-//! neither the file nor anybody else takes harm.
+//! Descriptors that cannot be synced, or are no longer what they were. A caller that misuses one is
+//! told, and neither the file nor any other caller is harmed.
 
 mod support;
 
@@ -33,7 +33,7 @@ impl Real {
         File::options().append(true).open(self.folder.path().join(name)).unwrap()
     }
 
-    /// A descriptor of its name alone.
+    /// A descriptor for which only the path is open.
     fn path_of(&self, name: &str) -> File {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let path = self.folder.path().join(name);
@@ -49,7 +49,7 @@ fn a_descriptor_of_a_path_alone_is_refused_and_its_file_has_not_failed() {
     assert_eq!(real.durable.fsync_and_wait(&path).unwrap_err().errno, EBADF);
     assert_eq!(real.durable.failures(), []);
     real.durable.fsync(&file).wait().unwrap();
-    // Nor those that are synced with it.
+    // Nor are the files harmed that are synced with it.
     let others: Vec<_> = (0..10).map(|number| real.file(&number.to_string())).collect();
     for strategy in Strategy::ALL {
         real.durable.set_strategy(strategy);
@@ -102,7 +102,7 @@ fn another_description_under_a_known_number_is_asked_too() {
     rustix::io::dup2(&other, &mut number).unwrap();
     let file = File::from(number);
     let second = world.durable.fsync(&file);
-    // Of the two descriptions it is the second that has heard.
+    // Of the two descriptions, the second one has heard of an error.
     world.disk.fail(Call::Check, &file, 1);
     world.disk.hold(false);
     blocked.wait().unwrap();

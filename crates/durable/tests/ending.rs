@@ -1,4 +1,4 @@
-//! A runtime that ends, and syncs of what it has accepted, beside threads of others that go on.
+//! A runtime that ends, with syncs of items that it has accepted, beside other threads that go on.
 
 mod support;
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 use homing_durable::Log;
 use support::World;
 
-/// What somebody of its own asks is done, whoever hands the work on.
+/// What an item of the runtime asks for is done, whichever thread hands the work on.
 #[test]
 fn items_that_were_accepted_make_their_files_and_records_durable() {
     for round in 0..20 {

@@ -43,7 +43,8 @@ fn those_who_come_while_a_sync_runs_share_the_next_one_and_its_verdict() {
     assert_eq!((counters.asked, counters.shared, counters.files), (102, 100, 2));
 }
 
-/// `DURABLE-1`: who is told that all is well was covered by a call that began after it had asked.
+/// `DURABLE-1`: a caller that is told that all is well was covered by a call that began after it
+/// had asked.
 #[test]
 fn no_verdict_is_of_a_sync_that_had_begun_before() {
     let world = World::new();
@@ -103,7 +104,7 @@ fn when_the_runtime_ends_nobody_waits_for_ever() {
     disk.hold(true);
     let all: Vec<_> = files.iter().map(|file| durable.fsync(file)).collect();
     disk.until_asked(1);
-    // On a worker: there it waits for nobody, and from then on the runtime ends.
+    // On a worker: there the shutdown waits for nobody, and from then on the runtime ends.
     let events = runtime.events().clone();
     events.queue(move || runtime.shutdown_now()).join().unwrap();
     disk.hold(false);
@@ -118,7 +119,7 @@ fn when_the_runtime_ends_nobody_waits_for_ever() {
     assert_eq!(durable.acknowledge_loss(&files[0]), None, "nothing is known to be lost");
 }
 
-/// Commits follow each other, put off or not, until it does.
+/// Commits follow each other, put off or not, until the runtime ends.
 #[test]
 fn when_the_runtime_ends_between_commits_nobody_waits_for_ever() {
     for _ in 0..50 {
@@ -139,10 +140,10 @@ fn when_the_runtime_ends_between_commits_nobody_waits_for_ever() {
     }
 }
 
-/// Whoever is told is told of all, and the next ones are served.
+/// All waiting callers are told, and the next ones are served.
 #[test]
 fn a_waker_that_panics_harms_nobody_else() {
-    /// What is panicked with may panic in turn.
+    /// The payload of a panic may panic in turn.
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
@@ -196,7 +197,7 @@ fn calls_wait_without_a_thread_and_share_a_sync() {
     };
     world.disk.hold(true);
     thread::scope(|scope| {
-        // It has the disk to itself, and waits for it.
+        // The first caller has the disk to itself, and waits for it.
         scope.spawn(|| ask(&world.durable, 0));
         world.disk.until_asked(1);
         (1..=100).for_each(|number| ask(&world.durable, number));
@@ -249,7 +250,7 @@ fn a_batch_begins_together_and_also_where_it_is_dropped() {
 /// A FUSE server, for one, is not told of `syncfs`.
 #[test]
 fn a_filesystem_of_which_it_is_not_known_what_a_commit_does_is_never_committed() {
-    // Or another one has its device's number by the time that it is committed.
+    // Or another filesystem has its device's number by the time that it is committed.
     for times in [0, 1] {
         let world = World::new();
         world.disk.commits(times);
@@ -270,7 +271,7 @@ fn a_filesystem_of_which_it_is_not_known_what_a_commit_does_is_never_committed()
     }
 }
 
-/// A filesystem over another one has heard of nothing by itself.
+/// A description on a filesystem over another one has heard of nothing by itself.
 #[test]
 fn other_descriptions_are_synced_where_it_is_not_known_what_they_hear() {
     for (times, asked) in [(0, Call::Sync(Kind::All)), (100, Call::Check)] {
@@ -289,12 +290,12 @@ fn other_descriptions_are_synced_where_it_is_not_known_what_they_hear() {
     }
 }
 
-/// A pipe has nothing to sync; a device's node is on a filesystem that does not have its data.
-/// As where its device's number has become another's since.
+/// A pipe has nothing to sync; a device's node is on a filesystem that does not have its data. As
+/// if its device's number had become another's since.
 #[test]
 fn other_descriptions_are_synced_where_a_commit_finds_another_filesystem() {
     let world = World::new();
-    // So often it says that it can be committed, and then no more.
+    // It says this often that it can be committed, and then that it cannot.
     world.disk.commits(1);
     world.durable.set_strategy(Strategy::Filesystem);
     let file = world.file("file");
@@ -322,7 +323,7 @@ fn what_is_no_file_of_the_filesystem_is_no_part_of_a_commit() {
     assert_eq!(flushed, [Call::Check, Call::Flush], "not by the directory");
 }
 
-/// `DURABLE-4`: also where there is no plain file to do it by.
+/// `DURABLE-4`: also if there is no plain file through which to do it.
 #[test]
 fn a_commit_of_directories_alone_flushes_the_device_too() {
     let world = World::new();
@@ -340,7 +341,8 @@ fn a_commit_of_directories_alone_flushes_the_device_too() {
     assert_eq!(flushes, 1);
 }
 
-/// It has flushed nothing, and what it tells of was written to one of them meanwhile.
+/// The flush has flushed nothing, and its error is about data written to one of the files
+/// meanwhile.
 #[test]
 fn where_the_flush_after_a_commit_finds_no_room_each_file_is_synced() {
     for errno in [28, 122] {
@@ -359,7 +361,7 @@ fn where_the_flush_after_a_commit_finds_no_room_each_file_is_synced() {
     }
 }
 
-/// What one of them does not hear now it hears later, of other data.
+/// A description that is not asked now would report the error later, of other data.
 #[test]
 fn all_descriptions_of_a_file_are_asked_whatever_the_first_ones_say() {
     for fails in [FSYNC, Call::Check] {
@@ -394,7 +396,7 @@ fn a_filesystem_that_flushes_its_device_is_not_asked_to_do_it_again() {
     };
     all(true);
     assert_eq!(world.disk.calls(&files[0]), [Call::Filesystem, Call::Check]);
-    // Each has a verdict of its own all the same.
+    // Each file has a verdict of its own all the same.
     for file in &files {
         world.disk.fail(Call::Check, file, 1);
     }
@@ -421,13 +423,13 @@ fn a_range_is_durable_with_all_of_its_file() {
 fn a_range_that_ends_before_it_begins_is_no_empty_one() {
     let world = World::new();
     let file = world.file("wrapped");
-    // As the end comes out where it does not fit.
+    // As if the sum for the range's end had overflowed.
     let (offset, length) = (4096_u64, u64::MAX);
     world.durable.sync_range(&file, offset..offset.wrapping_add(length)).wait().unwrap();
     assert_eq!(world.disk.calls(&file).len(), 1, "it was to be durable");
 }
 
-/// A call that waits for somebody who waits for the file's next sync: that one goes on meanwhile.
+/// A call waits for somebody who waits for the file's next sync: that sync goes on meanwhile.
 #[test]
 fn a_call_that_takes_long_holds_up_no_sync_of_its_file() {
     let world = World::new();
@@ -487,7 +489,7 @@ impl System for Noted {
     }
 }
 
-/// What makes it take no longer than the call itself.
+/// This is why it takes no longer than the call itself.
 #[test]
 fn a_lone_sync_is_one_call_on_the_callers_thread() {
     let (runtime, noted) = (Runtime::new().unwrap(), Noted::default());

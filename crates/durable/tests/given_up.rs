@@ -1,6 +1,6 @@
-//! Filesystems that have given up: shut down, or read-only after an error. `syncfs` of older kernels
-//! says that all is well there (`src/commits.rs`). Needs root, FUSE and loop devices, and `xfs_io` (Debian package xfsprogs) to
-//! shut one down; says why if it skips.
+//! Filesystems that have given up: shut down, or read-only after an error. `syncfs` of older
+//! kernels says that all is well there (`src/commits.rs`). Needs root, FUSE and loop devices, and
+//! `xfs_io` (Debian package xfsprogs) to shut one down; says why if it skips.
 #![cfg(target_os = "linux")]
 
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ fn is_shut_down(mount: &Path) {
     assert!(command.status().unwrap().success());
 }
 
-/// Of ext4, mounted with `errors=remount-ro`.
+/// Puts an error into ext4, mounted with `errors=remount-ro`.
 fn has_an_error(mount: &Path) {
     let device = fs::metadata(mount).unwrap().dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -32,7 +32,7 @@ fn has_an_error(mount: &Path) {
     fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "by a test").unwrap();
 }
 
-/// Every sync fails from then on, by commits and without.
+/// Every sync fails once the filesystem has given up, with commits and without.
 fn nobody_is_told_that_all_is_well(filesystem: Filesystem, options: &str, gives_up: GivesUp) {
     let disk = Arc::new(Disk::new(Image::new(filesystem.size_min()), Duration::ZERO));
     for strategy in [Strategy::Filesystem, Strategy::Files] {
@@ -92,7 +92,7 @@ fn ext4_that_is_read_only_after_an_error() {
     try_with(filesystem, None, test);
 }
 
-/// What `syncfs` is worth there, as this kernel has it. Only where it is sure is the flush left out.
+/// What this kernel's `syncfs` guarantees there. The flush is left out only where that is sure.
 #[test]
 fn what_a_commit_is_worth() {
     let worth = |filesystem: Filesystem, options: &str| {

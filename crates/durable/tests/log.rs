@@ -1,4 +1,4 @@
-//! The write-ahead log: what is committed is there, whatever becomes of the file behind it.
+//! The write-ahead log: what is committed is there, whatever becomes of the file behind that.
 
 mod support;
 
@@ -80,7 +80,7 @@ fn many_who_commit_share_a_flush() {
     for committer in committers {
         committer.join().unwrap();
     }
-    // Those on a thread may have come to commit after the second flush began.
+    // Committers on a thread may have come after the second flush began.
     let flushes = world.disk.calls(&file).len();
     assert!((2..=4).contains(&flushes), "{flushes} flushes");
     assert_eq!(read(&log).len(), 21);
@@ -122,7 +122,7 @@ fn what_is_no_log_is_left_alone_and_a_log_has_one_user() {
     let world = World::new();
     let letter = world.folder.path().join("letter");
     fs::write(&letter, b"Dear reader, this is no log.").unwrap();
-    // In a folder that holds something else nothing is made, either.
+    // Nothing is made in a folder that holds something else, either.
     for path in [&*letter, world.folder.path()] {
         let error = Log::open(&world.durable, path).unwrap_err().to_string();
         assert!(error.contains("is not a log: give another path"), "{error}");
@@ -162,7 +162,8 @@ fn where_the_runtime_has_ended_a_future_says_so_and_a_thread_still_commits() {
     assert_eq!(read(&log).len(), 1);
 }
 
-/// Whoever waits, and for whose record a worker was to write that the runtime drops, writes it himself.
+/// If the runtime drops the worker that was to write a record, the thread that waits for it writes
+/// it.
 #[test]
 fn threads_that_commit_while_the_runtime_ends_are_not_refused() {
     for round in 0..100 {
@@ -195,7 +196,7 @@ fn ten(world: &World, path: &Path) -> Log {
     log
 }
 
-/// The same, of which the first five are just being removed, which is held.
+/// The same log, of which the first five are just being removed, which is held up.
 fn removing(world: &World, path: &Path) -> (Log, Synced) {
     let log = ten(world, path);
     world.disk.hold_removals(true);
@@ -224,7 +225,7 @@ fn records_go_on_from_segment_to_segment() {
     assert_eq!((recovery.first.get(), recovery.records, recovery.dropped_bytes), (1, 12, 0));
     let all: Vec<_> = read(&log).iter().map(|data| u64::from(data[0])).collect();
     assert_eq!(all, (1..=12).collect::<Vec<_>>());
-    // Each wants another length.
+    // Each opening may want another length.
     log.commit_and_wait(log.append(&[13; 200]).unwrap()).unwrap();
     assert_eq!((from(&log, 12), segments(&path).len()), (vec![12, 13], 6));
 }
@@ -240,7 +241,7 @@ fn what_is_cut_off_gives_its_space_back_and_does_not_return() {
         assert_eq!((log.first_sequence().get(), segments(&path).len()), (1, 5));
     }
     log.truncate_before(6.into()).wait().unwrap();
-    // The third and fourth of those there were, half of the third unneeded, and a new one.
+    // The third and fourth of the segments are there, half of the third unneeded, and a new one.
     assert_eq!((log.first_sequence().get(), segments(&path).len()), (6, 4));
     assert_eq!(early.map(Result::unwrap).count(), 10, "who reads already reads on");
     assert_eq!(read(&log), (6..=10).map(|number| vec![number; 100]).collect::<Vec<_>>());
@@ -250,7 +251,8 @@ fn what_is_cut_off_gives_its_space_back_and_does_not_return() {
     assert_eq!((recovery.first.get(), recovery.records, recovery.dropped_bytes), (6, 6, 0));
     assert_eq!(read(&log).len(), 6);
 
-    // All of it, also what has been appended meanwhile, which then is durable; again and again.
+    // Cuts off all of it, also what has been appended meanwhile, which is durable then; again and
+    // again.
     let last = log.append(b"twelve").unwrap();
     log.truncate_before(log.durable_sequence().next()).wait().unwrap();
     assert_eq!((log.durable_sequence(), log.first_sequence()), (last, last));
@@ -325,7 +327,7 @@ fn a_cut_that_fails_closes_the_log_and_loses_nothing_that_is_needed() {
     }
 }
 
-/// Who made it may have died before that, or may not have been told that it was done.
+/// The program that made it may have died before that, or may not have been told that it was done.
 #[test]
 fn the_name_of_a_log_that_was_there_is_durable_once_it_is_open() {
     let world = World::new();
@@ -357,7 +359,7 @@ fn who_commits_does_not_wait_for_segments_to_be_removed() {
     let later = log.append(b"eleven").unwrap();
     log.commit_and_wait(later).unwrap();
     log.commit(log.append(b"twelve").unwrap()).wait().unwrap();
-    // Nor do those who cut off more, or nothing more, hear that it is done before it is.
+    // Nor do callers that cut off more, or nothing more, hear that it is done before it is.
     let cuts = [6, 9, 2].map(|first| log.truncate_before(first.into()));
     while segments(&path).len() < 7 {
         std::thread::yield_now();
@@ -387,7 +389,7 @@ fn a_cut_without_room_is_none_and_leaves_nothing_behind() {
     assert_eq!((segments(&path).len(), bytes()), (5, before));
     assert!(!path.join("segment.new").exists());
     world.disk.fill(false);
-    // Nobody waits for the cut any more: it is not made up for.
+    // Nobody waits for the cut any more, so it is not made up for.
     for number in 12..15 {
         log.commit_and_wait(log.append(&[number; 100]).unwrap()).unwrap();
     }
@@ -398,7 +400,8 @@ fn a_cut_without_room_is_none_and_leaves_nothing_behind() {
     assert!(!path.join(format!("{:020}.log", 3)).exists());
 }
 
-/// Nor does one for which there is no name, but what it took is there for the next one.
+/// Nor does a cut for which there is no room for a name, but the space that it took is there for
+/// the next one.
 #[test]
 fn a_cut_without_room_for_a_name_is_none_and_leaves_nothing_behind() {
     let world = World::new();
@@ -411,9 +414,9 @@ fn a_cut_without_room_for_a_name_is_none_and_leaves_nothing_behind() {
     };
     let before = names();
     for spare in ["segment.spare-1", "segment.spare-3"] {
-        // Once more with the room of the name that is kept for that.
+        // The log tries once more, with the room of the name that is kept for that.
         world.disk.fail_renames(2);
-        // As if it had become the segment.
+        // As if the spare one had become the segment.
         let _ = fs::remove_file(path.join(spare));
         let error = log.truncate_before(6.into()).wait().unwrap_err();
         assert!(error.errno == 28 && error.to_string().contains("no record is lost"), "{error}");
@@ -436,7 +439,7 @@ fn a_segment_that_cannot_be_removed_closes_nothing_and_is_tried_again() {
     assert_eq!((log.first_sequence().get(), segments(&path).len()), (6, 6));
     log.truncate_before(6.into()).wait().unwrap();
     assert_eq!((log.first_sequence().get(), segments(&path).len()), (6, 4));
-    // Or when it is opened again.
+    // Or it is removed when the log is opened again.
     world.disk.fail_removals(1);
     log.truncate_before(9.into()).wait().unwrap_err();
     log.close();
@@ -445,7 +448,7 @@ fn a_segment_that_cannot_be_removed_closes_nothing_and_is_tried_again() {
     assert_eq!(read(&log).len(), 3);
 }
 
-/// Nothing is removed once somebody else may have the folder.
+/// Nothing is removed once another program may have the folder.
 #[test]
 fn who_closes_a_log_waits_until_what_is_cut_off_is_removed() {
     let world = World::new();

@@ -1,5 +1,5 @@
-//! `kill -9` of a program that commits and cuts its log off: every record that it called durable and
-//! did not cut off is there, and nothing that it called gone.
+//! `kill -9` of a program that commits and cuts its log off: every record that it called durable
+//! and did not cut off is there, and no record that it called gone.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -12,7 +12,7 @@ use homing_runtime::Runtime;
 /// Where the child's log is.
 const PATH: &str = "HOMING_TEST_LOG";
 
-/// What a record holds: its committer and that one's count, with a length of its own.
+/// What a record holds: its committer and that committer's count, with a length of its own.
 fn content(committer: u64, count: u64) -> Vec<u8> {
     let stamp = format!("{committer} {count} ");
     [stamp.into_bytes(), vec![committer as u8; (count * 37 % 5000) as usize]].concat()
@@ -25,7 +25,7 @@ fn tell(line: String) {
     std::io::stdout().write_all((line + "\n").as_bytes()).unwrap();
 }
 
-/// The child: commits and tells, until it is killed.
+/// The child: commits, and prints what it has done, until it is killed.
 #[test]
 fn child() {
     let Ok(path) = std::env::var(PATH) else { return };
@@ -44,7 +44,7 @@ fn child() {
                         log.commit(sequence).wait().unwrap();
                     }
                     tell(format!("durable {committer} {count} {sequence}"));
-                    // Some of what is there, or all.
+                    // Cuts off some of what is there, or all.
                     if committer == 3 && count % 8 == 7 {
                         let last = log.durable_sequence().get();
                         let first = last + 1 - (count % 3) * 20.min(last);
@@ -58,7 +58,7 @@ fn child() {
     });
 }
 
-/// What it has told: which word, and three numbers.
+/// What the child has printed: a word and three numbers.
 type Told = (String, [u64; 3]);
 
 fn run_and_kill(path: &Path, lines: usize) -> Vec<Told> {
@@ -74,7 +74,7 @@ fn run_and_kill(path: &Path, lines: usize) -> Vec<Told> {
     };
     let mut all: Vec<_> = told.by_ref().filter_map(parse).take(lines).collect();
     child.kill().unwrap();
-    // What it had said by then counts, too.
+    // What it had printed by then counts, too.
     all.extend(told.filter_map(parse));
     child.wait().unwrap();
     assert!(all.len() >= lines, "the child died early");

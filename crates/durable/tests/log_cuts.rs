@@ -1,6 +1,6 @@
-//! The power fails at each call of a log that grows and is cut off: of what was not synced any part
-//! may be there, names and blocks alike. What was called durable is, and what was called gone stays
-//! so.
+//! The power fails at each call of a log that grows and is cut off. Any part of what was not synced
+//! may be there, names and blocks alike. What was called durable is there, and what was called gone
+//! stays gone.
 
 mod support;
 
@@ -16,10 +16,10 @@ use homing_runtime::Runtime;
 use support::inode;
 
 const SEGMENT: u64 = 300;
-/// So much of a file is there or not as a whole.
+/// A block of a file, in bytes: it is there or not as a whole.
 const BLOCK: usize = 32;
 
-/// A generator of Marsaglia's.
+/// Random numbers, by a generator of Marsaglia's.
 struct Dice(u64);
 
 impl Dice {
@@ -49,23 +49,24 @@ struct Promised {
     kept_from: u64,
 }
 
-/// A disk with a cache, of which it makes images.
+/// A disk with a cache, which makes images of what a power cut may leave.
 #[derive(Clone)]
 struct Platter(Arc<Mutex<State>>);
 
 struct State {
     folder: PathBuf,
     dice: Dice,
-    /// What is safe: by name the file, by file the bytes. They are held open: no number is used twice.
+    /// What is safe: the file of each name, and the bytes of each file. Files are held open, so
+    /// that no number is used twice.
     names: BTreeMap<String, u64>,
     bytes: HashMap<u64, Vec<u8>>,
     open: HashMap<u64, File>,
-    /// By file, the bytes whose sync has failed: the next one takes them for written.
+    /// For each file, the bytes whose sync has failed: the next sync takes them for written.
     lost: HashMap<u64, BTreeSet<u64>>,
     promised: Promised,
-    /// The program dies at the call after so many more.
+    /// The program dies at the call after this many more.
     dies_after: Option<u64>,
-    /// There is no room for the write after so many more, during which somebody appends.
+    /// There is no room for the write after this many more, during which somebody appends.
     full_after: Option<u64>,
     log: Option<Log>,
     images: Vec<Image>,
@@ -105,7 +106,7 @@ impl State {
     fn cut(&mut self) {
         let now = self.listing();
         for name in now.keys() {
-            // Spare segments are made by nobody who asks.
+            // Spare segments are made without asking this disk.
             self.know(&File::open(self.folder.join(name)).unwrap());
         }
         let names: BTreeSet<&String> = now.keys().chain(self.names.keys()).collect();
@@ -143,7 +144,7 @@ impl Platter {
         self.0.lock().unwrap()
     }
 
-    /// Before each call, and behind it.
+    /// Makes images before and after a call.
     fn around(&self, call: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
         {
             let mut state = self.state();
@@ -228,7 +229,7 @@ fn append(log: &Log) {
     log.append(&record(log.last_sequence().get() + 1)).unwrap();
 }
 
-/// A life of a log, by these dice.
+/// Lets a log live, with random numbers from this seed. Returns images of its disk.
 fn live(runtime: &Runtime, folder: &Path, seed: u64) -> Vec<Image> {
     let platter = Platter(Arc::new(Mutex::new(State {
         folder: folder.to_owned(),
@@ -244,14 +245,14 @@ fn live(runtime: &Runtime, folder: &Path, seed: u64) -> Vec<Image> {
         images: Vec::new(),
     })));
     let durable = Durable::with_system(runtime, platter.clone()).unwrap();
-    // Most writes begin a segment, or few do.
+    // Either most writes begin a segment, or few do.
     let segment = if platter.state().dice.coin() { SEGMENT } else { 5 * SEGMENT };
     let open = || Log::open_with(&durable, folder, segment).unwrap().0;
     let mut log = open();
     let mut no_room = 0;
     for _ in 0..40 {
         let choice = platter.state().dice.below(8);
-        // What it has just written may be in the page cache only when it begins anew.
+        // What the program has just written may be in the page cache only when it begins anew.
         let dies = platter.state().dice.below(4) == 0;
         let calls = platter.state().dice.below(7);
         platter.state().dies_after = dies.then_some(calls);
@@ -306,7 +307,7 @@ fn whenever_the_power_fails_what_was_promised_is_kept() {
             let after = folder.path().join(number.to_string());
             fs::create_dir(&after).unwrap();
             let gone = format!("{:020}.log", promised.gone_before);
-            // The first that is kept stands in the midst of one, at most.
+            // At most one: that in the midst of which the first record that is kept stands.
             let old = files.iter().filter(|(name, _)| *name < gone).count();
             assert!(old <= 1, "{seed} {number}: {old} segments have not given their space back");
             for (name, bytes) in files {

@@ -1,4 +1,5 @@
-//! A log on a disk that is full, a real one: it can be opened and cut off, and goes on with the space that gives.
+//! A log on a real disk that is full: it can be opened and cut off, and goes on with the space that
+//! this gives.
 
 use std::fs;
 use std::io::Write;
@@ -17,7 +18,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
     output.status.success().then_some(()).ok_or_else(|| format!("{program}: {told}"))
 }
 
-/// A filesystem of 8 MiB, or the least that there is of its kind.
+/// A filesystem of 8 MiB, or the smallest that there is of its kind.
 struct Small<'a>(&'a Path);
 
 impl<'a> Small<'a> {
@@ -41,7 +42,7 @@ impl Drop for Small<'_> {
     }
 }
 
-/// Appends records of so many bytes until there is no room for one more.
+/// Appends records of `length` bytes until there is no room for one more.
 fn fill(log: &Log, length: usize) -> LogError {
     loop {
         let sequence = log.append(&vec![7; length]).unwrap();
@@ -64,7 +65,7 @@ fn a_log_on_a_disk_that_is_full_is_opened_and_cut_off() {
     }
 }
 
-/// A log whose last record found no room is cut off, and has it durable then.
+/// Cuts off a log whose last record found no room: then that record is durable.
 fn go_on(log: Log) -> Log {
     let (durable, appended) = (log.durable_sequence(), log.last_sequence());
     assert_eq!(durable.next(), appended);
@@ -87,7 +88,7 @@ fn fill_open_and_cut(path: &Path) {
     for round in 0..4 {
         let error = fill(&log, 5_000).to_string();
         assert!(error.contains("No space left"), "{error}");
-        // Nothing is left for anybody.
+        // Now no room is left for anybody.
         let rest = path.with_file_name(format!("rest{round}"));
         let _ = fs::write(&rest, vec![1; 1 << 20]);
         if round % 2 == 0 {
@@ -99,7 +100,7 @@ fn fill_open_and_cut(path: &Path) {
         let mut last = log.durable_sequence();
         drop(log);
 
-        // However often it is opened again, and goes on a little.
+        // This holds however often the log is opened again, and goes on a little.
         for _ in 0..5 {
             let (opened, _) = Log::open_with(&durable, path, SEGMENT).unwrap();
             assert!(opened.durable_sequence() >= last);
@@ -121,7 +122,7 @@ fn fill_open_and_cut(path: &Path) {
     }
 }
 
-/// Leaves no byte, and no room for a name, of a disk.
+/// Leaves no free byte on a disk, and no room for a name.
 fn fill_up(filler: &Path) {
     let mut filler = fs::File::options().create(true).append(true).open(filler).unwrap();
     for length in [1 << 20, 64 << 10, 4 << 10, 512] {
@@ -130,8 +131,8 @@ fn fill_up(filler: &Path) {
     let _ = filler.sync_all();
 }
 
-/// A small folder of XFS is within its inode, and takes a block where one name more does not fit: also that of a spare
-/// segment that is to be the last.
+/// A small folder of XFS is within its inode, and takes a block if one more name does not fit: also
+/// that of a spare segment that is to become the last segment.
 #[test]
 fn names_of_segments_are_had_where_the_folder_cannot_grow() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
 //! What opening a log makes of files that a crash or a disk has changed: records that were durable
-//! are never passed over in silence, and what was dropped does not come back.
+//! are never silently skipped, and what was dropped does not come back.
 
 mod support;
 
@@ -44,8 +44,8 @@ struct Place {
     last_of_write: u64,
 }
 
-/// A log of these writes in segments of 200 bytes, its first records cut off; where each record is,
-/// those that are gone as well.
+/// Writes a log of these writes in segments of 200 bytes, and cuts its first records off. Returns
+/// where each record is, also those that are gone.
 fn written(world: &World, writes: &[Vec<Vec<u8>>], cut: Option<Index>) -> Vec<Place> {
     let (log, _) = Log::open_with(&world.durable, &world.path, 200).unwrap();
     let cut_after = cut.map(|cut| cut.index(writes.len()));
@@ -65,7 +65,7 @@ fn written(world: &World, writes: &[Vec<Vec<u8>>], cut: Option<Index>) -> Vec<Pl
         }
         log.commit_and_wait(log.last_sequence()).unwrap();
         if let Some(cut) = cut.filter(|_| cut_after == Some(number)) {
-            // Also in the midst of a segment, so that some in it are not needed.
+            // The cut may be in the midst of a segment, so that some records in it are not needed.
             let first = cut.index(places.len() + 1);
             removed = places.get(first).map_or(segment + 1, |place| place.segment);
             log.truncate_before((first as u64 + 1).into()).wait().unwrap();
@@ -74,7 +74,7 @@ fn written(world: &World, writes: &[Vec<Vec<u8>>], cut: Option<Index>) -> Vec<Pl
             }
         }
     }
-    // They are counted as they are now.
+    // Segments are counted as they are now.
     for place in &mut places {
         place.segment = place.segment.wrapping_sub(removed);
     }
@@ -93,8 +93,8 @@ fn content(path: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     segments(path).into_iter().map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
 }
 
-/// Opens it: these records are found, up to this one; it goes on from there, and what was dropped
-/// does not come back.
+/// Opens the log: these records are found, up to `last`. The log goes on from there, and what was
+/// dropped does not come back.
 fn goes_on(world: &World, first: u64, records: &[Vec<u8>], last: u64) {
     let open = || {
         let (log, recovery) = Log::open_with(&world.durable, &world.path, 200).unwrap();
@@ -106,10 +106,10 @@ fn goes_on(world: &World, first: u64, records: &[Vec<u8>], last: u64) {
     let (log, found, _) = open();
     assert_eq!(found, records[first as usize - 1..last as usize]);
     drop(log);
-    // Also where the next crash comes before anything is appended.
+    // Also if the next crash comes before anything is appended.
     let (log, found, dropped) = open();
     assert_eq!((found.len() as u64, dropped), (last + 1 - first, 0));
-    // As long as the first that was dropped: those behind it would stand where they did.
+    // As long as the first record that was dropped: those behind it would stand where they did.
     let length = records.get(last as usize).map_or(3, Vec::len);
     log.commit_and_wait(log.append(&vec![0xEE; length]).unwrap()).unwrap();
     drop(log);
@@ -118,10 +118,11 @@ fn goes_on(world: &World, first: u64, records: &[Vec<u8>], last: u64) {
     assert_eq!(again[found.len()], vec![0xEE; length]);
 }
 
-/// Opens it: this is damaged, and nothing has changed. Then it goes on with the records before, and no others.
+/// Opens the log: this is damaged, and nothing has changed. Then the log goes on with the records
+/// before, and no others.
 fn is_damaged(world: &World, records: &[Vec<u8>], segment: &Path, offset: u64, sequence: u64) {
     let before = content(&world.path);
-    // Who gives up another one gives up none.
+    // Giving up another record gives up none.
     let opened = [
         Log::open(&world.durable, &world.path),
         Log::open_before(&world.durable, &world.path, (sequence + 1).into()),
@@ -141,18 +142,19 @@ fn is_damaged(world: &World, records: &[Vec<u8>], segment: &Path, offset: u64, s
     let (log, recovery) = Log::open_before(&world.durable, &world.path, sequence.into()).unwrap();
     let first = recovery.first.get();
     let last = log.last_sequence().get();
-    // What the newest header says, if it can be read; or less, down to what is there.
+    // The first record is what the newest header says, if that can be read; or less, down to what
+    // is there.
     let is_gone = kept.is_some_and(|kept| kept == sequence && kept < first);
     assert!(kept.is_none_or(|kept| kept == first) || is_gone, "{kept:?} {first}");
     assert_eq!(last, (sequence - 1).max(first - 1));
     assert_eq!(first + recovery.records, last + 1);
     drop(log);
-    // What was given up does not come back, also if these records are as long.
+    // What was given up does not come back, even if these records are as long.
     goes_on(world, first, records, last);
 }
 
-/// What comes of a log whose segment is not as it was from this byte on: of the rest of it where
-/// `cut` is set, else of this byte alone.
+/// Checks what comes of a log of which a segment is changed: from this byte on if `cut` is set,
+/// else this byte alone.
 fn check(world: &World, places: &[Place], records: &[Vec<u8>], segment: usize, at: u64, cut: bool) {
     let all = segments(&world.path);
     let name = &all[segment];
@@ -172,7 +174,7 @@ fn check(world: &World, places: &[Place], records: &[Vec<u8>], segment: usize, a
     }
 }
 
-/// As the newest segment has it.
+/// The first record that is kept, as the newest segment says.
 fn first_kept(all: &[PathBuf]) -> u64 {
     let newest = fs::read(all.last().unwrap()).unwrap();
     u64::from_le_bytes(newest[32..40].try_into().unwrap())
@@ -210,7 +212,7 @@ proptest! {
         check(&world, &places, &writes.concat(), segment, at, true);
     }
 
-    /// Write-back keeps no order: of what was not committed any block may be there.
+    /// Write-back keeps no order: any block of what was not committed may be there.
     #[test]
     fn holes_in_what_was_not_committed_harm_nothing_that_was(
         writes in writes(), gone in any::<Index>(), lost in vec(any::<bool>(), 64),
@@ -220,7 +222,7 @@ proptest! {
         let records = writes.concat();
         let all = segments(&world.path);
         let name = all.last().unwrap();
-        // The last write, if a segment was not begun since.
+        // The last write, unless a segment was begun since.
         let mut uncommitted = (0..).zip(&places).filter(|(_, place)| {
             place.last_of_write == records.len() as u64 && place.segment == all.len() - 1
         });
@@ -242,7 +244,7 @@ proptest! {
         goes_on(&world, recovery.first.get(), &records, last);
     }
 
-    /// Whatever stands there: an error that changes nothing, or a log.
+    /// Whatever bytes are there: opening gives an error and changes nothing, or gives a log.
     #[test]
     fn no_bytes_make_recovery_panic(
         bytes in vec(any::<u8>(), 0..300), keeps in 0_usize..120, number in 0_u64..4,
@@ -287,7 +289,7 @@ fn a_segment_that_is_gone_is_damage_unless_it_is_not_needed() {
         let world = world();
         let (all, records) = five(&world);
         fs::remove_file(&all[gone]).unwrap();
-        // It should be behind what is there, or before all.
+        // The missing record should be behind what is there, or before everything.
         if gone == 0 {
             is_damaged(&world, &records, &all[1], 0, sequence);
         } else {
@@ -308,7 +310,7 @@ fn segments_that_are_not_needed_are_removed_whichever_of_them_are_left() {
         drop(log);
         for (number, (path, mut bytes)) in before.into_iter().take(3).enumerate() {
             if left & 1 << number != 0 {
-                // What is not needed may be damaged.
+                // Segments that are not needed may be damaged.
                 bytes[usize::from(left)] ^= 1;
                 fs::write(path, bytes).unwrap();
             }
@@ -336,7 +338,7 @@ fn a_segment_of_another_log_or_of_another_version_is_not_taken() {
     let (others, records) = five(&other);
     let ours = all[4].clone();
     fs::copy(&others[2], &all[2]).unwrap();
-    // Nor its records: not even as a sign that those before them were durable.
+    // Nor do its records count: not even as a sign that those before them were durable.
     let mut bytes = fs::read(&others[4]).unwrap();
     bytes[HEADER as usize..].copy_from_slice(&fs::read(&ours).unwrap()[HEADER as usize..]);
     fs::write(&others[4], bytes).unwrap();
@@ -354,14 +356,14 @@ fn a_segment_of_another_log_or_of_another_version_is_not_taken() {
     assert!(matches!(&error, LogError::Version { version: 3, path } if *path == all[4]), "{error}");
 }
 
-/// Bit by bit, as the polynomial has it.
+/// The checksum computed bit by bit, by the polynomial.
 fn crc32c(bytes: &[u8]) -> u32 {
     let bit = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0x82F6_3B78 } else { crc >> 1 };
     let byte = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| bit(crc));
     !bytes.iter().fold(!0, byte)
 }
 
-/// A disk, with something to do before each sync, and to ask before each removal.
+/// A disk that calls a function before each sync, and another before each removal.
 struct Around {
     disk: Disk,
     sync: Box<dyn Fn(&File) + Send + Sync>,
@@ -400,7 +402,7 @@ fn what_a_flush_has_lost_beside_the_opening_is_not_said_to_be_durable() {
     let (armed, others) =
         (Arc::<AtomicBool>::default(), Arc::<OnceLock<(Durable, Vec<File>)>>::default());
     let (set, known) = (Arc::clone(&armed), Arc::clone(&others));
-    // As the segment is synced for the first time, others have the filesystem committed, and that is lost.
+    // As the segment is synced for the first time, others commit the filesystem, and that is lost.
     let sync = move |file: &File| {
         let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
         if path.ends_with("segment.new") && set.swap(false, Ordering::SeqCst) {
@@ -426,11 +428,11 @@ fn what_a_flush_has_lost_beside_the_opening_is_not_said_to_be_durable() {
     assert_eq!(Log::open(&durable, &path).unwrap().1.records, 1);
 }
 
-/// To open a log writes its last write anew: the copy that is left where it was is not found instead.
+/// Opening a log writes its last write anew: the copy left in the old place is not found instead.
 #[test]
 fn old_copies_of_what_is_given_up_do_not_come_back() {
     let world = world();
-    // Of a short segment all is written anew, and takes its place.
+    // A short segment is written anew as a whole, and takes its own place.
     let records = [vec![1; 300 << 10], vec![2; 9], vec![3; 9]];
     written(&world, &[records[..1].to_vec(), records[1..].to_vec()], None);
     drop(Log::open(&world.durable, &world.path).unwrap());
@@ -441,7 +443,7 @@ fn old_copies_of_what_is_given_up_do_not_come_back() {
     is_damaged(&world, &records, &all[1], 0, 2);
 }
 
-/// What is damaged behind is found first where it is the newest header.
+/// Damage behind is found first if it is in the newest header.
 #[test]
 fn what_is_damaged_before_what_is_given_up_is_named_and_changes_nothing() {
     let world = world();
@@ -464,7 +466,7 @@ fn what_is_damaged_before_what_is_given_up_is_named_and_changes_nothing() {
     goes_on(&world, 1, &records, 2);
 }
 
-/// Nothing says then what is kept: all that is there may be.
+/// Then nothing says what is kept: everything that is there may be.
 #[test]
 fn where_no_header_can_be_read_nothing_goes_that_was_not_named() {
     let world = world();
@@ -482,7 +484,8 @@ fn where_no_header_can_be_read_nothing_goes_that_was_not_named() {
     goes_on(&world, 1, &records, 0);
 }
 
-/// As after a crash: what is left to be given up is found again, and what was cut off stays so.
+/// As after a crash: what is still to be given up is found again, and what was cut off stays cut
+/// off.
 #[test]
 fn to_give_up_may_be_begun_anew() {
     for left in 0..4 {
@@ -491,7 +494,7 @@ fn to_give_up_may_be_begun_anew() {
         let (log, _) = Log::open_with(&world.durable, &world.path, 200).unwrap();
         log.truncate_before(4.into()).wait().unwrap();
         drop(log);
-        // Behind 5 are those of 7 and 9, and what opening and cutting have made.
+        // Behind segment 5 are segments 7 and 9, and those that opening and cutting have made.
         let mut bytes = fs::read(&all[2]).unwrap();
         bytes[HEADER as usize + 20] ^= 1;
         fs::write(&all[2], bytes).unwrap();
@@ -541,7 +544,7 @@ fn who_opens_a_log_again_and_again_takes_no_room_for_it() {
     assert_eq!(lengths.sum::<usize>() as u64, payload);
 }
 
-/// Numbers do not begin again at the end of them.
+/// Numbers do not begin again after the last one.
 #[test]
 fn a_segment_that_is_named_like_the_last_number_begins_nothing() {
     let world = world();

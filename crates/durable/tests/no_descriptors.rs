@@ -1,4 +1,5 @@
-//! A process that can open no file any more. A program of its own: the limit is the whole process's.
+//! A process that cannot open any more files. This test is a program of its own, because the limit
+//! is the whole process's.
 #![cfg(target_os = "linux")]
 
 use homing_durable::{Durable, Log};
@@ -7,7 +8,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const EMFILE: i32 = 24;
 
-/// Of what is opened from now on.
+/// Limits the descriptors that can be opened from now on.
 fn limit_descriptors(current: Option<u64>) {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();

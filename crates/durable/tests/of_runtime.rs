@@ -1,4 +1,5 @@
-//! Syncs asked for on the runtime itself: one engine for all who have it, as long as it lasts.
+//! Syncs asked for on the runtime itself: one engine for all users of the runtime, as long as it
+//! lasts.
 
 use std::fs::File;
 use std::io;
@@ -52,12 +53,12 @@ fn it_ends_with_the_runtime_and_finishes_what_it_has_begun() {
     for synced in asked {
         synced.wait().unwrap();
     }
-    // Nobody works for it any more, and nobody is told that all is well.
+    // No thread works for it any more, and no caller is told that all is well.
     let error = durable.fsync(&file()).wait().unwrap_err();
     assert_eq!(io::Error::from(error).raw_os_error(), None);
 }
 
-/// The engine's rescuer is a thread, too.
+/// The engine's rescuer is a thread, too, and cannot be created then.
 #[test]
 fn it_is_there_where_no_thread_can_be_had() {
     let refuse = Arc::new(AtomicBool::new(false));

@@ -10,7 +10,7 @@ use std::thread;
 use homing_durable::{Backend, DurabilityError, Durable, Strategy, Synced};
 use homing_runtime::Runtime;
 
-/// An engine for each backend that is to be had here.
+/// Runs a test with an engine for each backend that is available here.
 fn with_each_backend(test: impl Fn(&Runtime, &Durable)) {
     for backend in Backend::ALL {
         let runtime = Runtime::new().unwrap();
@@ -76,7 +76,7 @@ fn issuers(durable: &Durable) {
     assert_eq!(durable.counters().asked, syncs.load(Ordering::Relaxed));
 }
 
-/// What cannot be synced, on any system.
+/// A file that cannot be synced, on any system.
 fn pipe() -> File {
     let (reader, _) = std::io::pipe().unwrap();
     File::from(OwnedFd::from(reader))
@@ -106,7 +106,7 @@ fn an_error_is_of_its_file_alone_and_is_heard_by_all_who_wait_for_it() {
             assert!(may_be_by_ring || !is_by_ring(&error), "{error}");
         }
         assert!(verdicts.into_iter().all(|verdict| verdict.is_ok()));
-        // Where the kernel has no worker for it at once a thread does it instead, but not always.
+        // If the kernel has no worker for it at once, a thread does it instead, but not always.
         let is_next_by_ring = || is_by_ring(&durable.fsync(bad).wait().unwrap_err());
         assert_eq!((0..1000).any(|_| is_next_by_ring()), may_be_by_ring);
         assert_eq!((durable.failures(), durable.acknowledge_loss(bad)), (vec![], None), "no loss");
@@ -123,7 +123,7 @@ fn who_asks_may_end_and_the_backend_change_and_every_sync_comes_to_an_end() {
             .map(|number| {
                 let durable = durable.clone();
                 let file = File::create(folder.path().join(number.to_string())).unwrap();
-                // It ends before its syncs do.
+                // The thread ends before its syncs do.
                 thread::spawn(move || {
                     let file = Arc::new(file);
                     (0..20).map(|_| durable.fsync(&file)).collect::<Vec<_>>()

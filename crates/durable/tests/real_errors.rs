@@ -1,5 +1,5 @@
-//! Errors that the kernel makes: ext4 on a loop device below which there is no more space, or less
-//! device than there was. Needs root, for mounts and loop devices, and `mkfs.ext4` (Debian package
+//! Errors that the kernel makes: ext4 on a loop device below which there is no more space, or which
+//! has become shorter. Needs root, for mounts and loop devices, and `mkfs.ext4` (Debian package
 //! e2fsprogs); says why if it skips.
 
 mod support;
@@ -26,7 +26,7 @@ const MIB: u64 = 1 << 20;
 struct Disk {
     folder: tempfile::TempDir,
     device: Option<String>,
-    /// What data that cannot be written gives.
+    /// The error that data which cannot be written gives.
     errno: i32,
 }
 
@@ -45,7 +45,7 @@ fn text(path: &Path) -> &str {
 }
 
 impl Disk {
-    /// One for each error, or a word why there is none.
+    /// Runs a test on a disk for each error, or prints why there is no such disk.
     fn each(errors: &[i32], test: impl Fn(&Self, &Durable)) {
         for errno in errors {
             let disk = match Self::new(*errno) {
@@ -57,7 +57,7 @@ impl Disk {
                     continue;
                 }
             };
-            // It ends before the disk: it keeps files of which a failure is known.
+            // The engine ends before the disk, because it keeps failed files open.
             let runtime = Runtime::new().unwrap();
             test(&disk, &Durable::new(&runtime).unwrap());
         }
@@ -70,7 +70,7 @@ impl Disk {
         fs::create_dir(&memory).and_then(|()| fs::create_dir(&mount)).unwrap();
         run("mount", &["-t", "tmpfs", "-o", "size=40m", "homing-test", text(&memory)])?;
         File::create(&image).and_then(|image| image.set_len(64 * MIB)).unwrap();
-        // Without a journal: what is spoilt is to fail by itself, not the whole filesystem.
+        // Without a journal, so that what is spoilt fails by itself, and not the whole filesystem.
         let options = ["-q", "-F", "-O", "^has_journal", "-E", "lazy_itable_init=0"];
         run("mkfs.ext4", &[&options[..], &[text(&image)]].concat())?;
         disk.device = Some(run("losetup", &["-f", "--show", text(&image)])?);
@@ -78,7 +78,7 @@ impl Disk {
         fs::write(disk.file("good"), vec![1; 65536]).unwrap();
         // Without a journal nobody else flushes the device.
         assert_eq!(Linux.commits(&disk.open("good")), Commits::MayFlush);
-        // Long enough that most of it stands where there will be no device.
+        // So long that most of it stands where there will be no device.
         let length = if errno == EIO { 24 * MIB } else { 0 };
         fs::write(disk.file("bad"), vec![1; length as usize]).unwrap();
         run("sync", &["-f", text(&mount)])?;
@@ -102,7 +102,7 @@ impl Disk {
         run("mount", &["-t", "ext4", device, text(&self.path("mount"))]).map(drop)
     }
 
-    /// From now on nothing more can be written than what has its place.
+    /// From now on, only data that already has its place can be written.
     fn spoil(&self) {
         if self.errno == EIO {
             let image = OpenOptions::new().write(true).open(self.image()).unwrap();
@@ -122,7 +122,7 @@ impl Disk {
         OpenOptions::new().read(true).write(true).open(self.file(name)).unwrap()
     }
 
-    /// Writes what can be made durable, or cannot.
+    /// Writes data that can be made durable, or cannot.
     fn dirty(&self, name: &str) -> File {
         let file = self.open(name);
         let length = if self.errno == EIO { 20 * MIB } else { MIB };
@@ -133,7 +133,7 @@ impl Disk {
 
     fn is_error(&self, verdict: Result<(), DurabilityError>) {
         let error = verdict.unwrap_err();
-        // Where there is no space for its metadata, that is an EIO.
+        // If there is no space for the file's metadata, the error is EIO.
         assert!([self.errno, EIO].contains(&error.errno), "{error}");
         assert!(error.file.ends_with("/bad"), "{error}");
     }
@@ -146,7 +146,7 @@ impl Drop for Disk {
         if let Some(device) = &self.device {
             let _ = run("losetup", &["-d", device]);
         }
-        // Somebody may have a copy of the mounts in a namespace of his own.
+        // Another process may have a copy of the mounts in a namespace of its own.
         let _ = run("umount", &["-l", text(&memory)]);
     }
 }
@@ -163,7 +163,7 @@ fn one_to_a_hundred_waiters_and_whoever_comes_later() {
             let all: Vec<_> = (0..count).map(|_| durable.fdatasync(&bad)).collect();
             drop(dropped);
             all.into_iter().map(Synced::wait).for_each(|verdict| disk.is_error(verdict));
-            // The kernel may say that all is well, now that it has told us.
+            // The kernel may say that all is well now that it has reported the error to us.
             let _ = bad.sync_all();
             disk.is_error(durable.fsync_and_wait(&bad));
             disk.is_error(durable.fsync(&bad.try_clone().unwrap()).wait());
@@ -186,7 +186,8 @@ fn a_dropped_future_and_a_duplicated_descriptor() {
         let same = bad.try_clone().unwrap();
         durable.fsync(&bad).detach();
         disk.is_error(durable.fsync(&same).wait());
-        // Of another description, of which nobody has asked before, the kernel tells again.
+        // Through another description, by which nobody has asked before, the kernel reports it
+        // again.
         durable.acknowledge_loss(&bad).unwrap();
         let bad = disk.open("bad");
         let others = [disk.open("bad"), disk.open("bad")];
@@ -244,8 +245,8 @@ fn a_file_that_many_share() {
     });
 }
 
-/// What was in a write that failed is in memory, and clean: who opens the log again is not told that
-/// it is durable before it is.
+/// The data of a write that failed is in memory, and clean: a program that opens the log again is
+/// not told that it is durable before it is.
 #[test]
 fn the_log() {
     Disk::each(&[ENOSPC], |disk, durable| {
@@ -266,7 +267,8 @@ fn the_log() {
                     assert!(error.contains("cannot write anew the end of"), "{error}");
                 }
                 Ok((log, recovery)) => {
-                    // What was in memory alone a kernel that reclaims it ahead of need may have let go.
+                    // A kernel that reclaims memory ahead of need may have dropped what was only
+                    // there.
                     assert_eq!(log.durable_sequence(), fine, "{recovery:?}");
                     return println!("not in memory any more: skipped");
                 }

@@ -1,4 +1,5 @@
-//! What those learn who sync one file at a time by [`SharedFile`], on a disk that does as a test says.
+//! What callers learn that sync one file at the same time through [`SharedFile`], on a disk that
+//! does as a test says.
 
 mod support;
 
@@ -19,7 +20,7 @@ use support::{Call, World};
 
 const FDATASYNC: Call = Call::Sync(Kind::Data);
 
-/// So many descriptions of the file.
+/// This many descriptions of the file.
 fn descriptions(path: &Path, count: usize) -> Vec<Arc<File>> {
     let open = |_| Arc::new(File::options().create(true).append(true).open(path).unwrap());
     (0..count).map(open).collect()
@@ -95,7 +96,7 @@ impl Gates {
         self.0.1.notify_all();
     }
 
-    /// The one after the one that has been told to end.
+    /// Lets the sync through this description end that comes after the one that was told to end.
     fn end_when_under_way(&self, number: RawFd) {
         let book = self.0.0.lock().unwrap();
         let told = |book: &mut Book| book.ends.contains_key(&number);
@@ -133,7 +134,7 @@ impl System for Gates {
     }
 }
 
-/// Also where it is a worker that leads.
+/// Also if a worker leads.
 #[test]
 fn a_call_that_takes_long_holds_up_no_shared_sync() {
     let (runtime, disk) = (Runtime::new().unwrap(), Gates::default());
@@ -175,8 +176,8 @@ fn a_failure_reaches_syncs_beside_it_and_whoever_waits() {
     let file = SharedFile::new(all[..3].to_vec()).unwrap();
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
-        // Two side by side, and the third finds no description but the one for shared syncs, for
-        // which the fourth waits; and somebody who comes by himself, and one behind him.
+        // Two sync side by side. The third finds no description except the one for shared syncs,
+        // for which the fourth waits. Then a caller comes by itself, and another one behind it.
         for count in 1..=3 {
             let sender = sender.clone();
             let done = move |verdict| sender.send(verdict).unwrap();
@@ -258,7 +259,7 @@ fn descriptions_are_of_one_file() {
     all.extend(descriptions(&folder.path().join("other"), 1));
     assert!(SharedFile::new(all).unwrap_err().to_string().contains("several files"));
     assert!(SharedFile::new(Vec::new()).unwrap_err().to_string().contains("no description"));
-    // Of two who sync through one the kernel would tell but one.
+    // If two callers synced through one description, the kernel would tell only one of them.
     let own = descriptions(&folder.path().join("one"), 1).remove(0);
     let twice = own.try_clone().unwrap();
     for same in [Arc::clone(&own), Arc::new(twice)] {
@@ -267,7 +268,8 @@ fn descriptions_are_of_one_file() {
     }
 }
 
-/// Each call asks for the next sync, which has its verdict at once where nobody else syncs, or the file has failed.
+/// Each call asks for the next sync, which has its verdict at once if nobody else syncs, or if the
+/// file has failed.
 #[test]
 fn a_call_may_sync_again_however_often() {
     fn again(files: &Arc<(Durable, SharedFile, Arc<File>)>, left: u32, end: mpsc::Sender<u32>) {

@@ -31,7 +31,7 @@ fn files(world: &World, count: usize) -> Vec<File> {
     (0..count).map(|number| world.file(&number.to_string())).collect()
 }
 
-/// Whatever the kernel says: it is sticky, for everybody, until it is acknowledged.
+/// Whatever error the kernel reports is sticky, for every caller, until it is acknowledged.
 fn fails(errno: i32) {
     let world = World::new();
     let (file, other) = (world.file("lost"), world.file("other"));
@@ -59,7 +59,7 @@ fn eio_at_write_back() {
 #[test]
 fn no_space_at_write_back() {
     fails(28);
-    // And what a quota says.
+    // And the error of a quota.
     fails(122);
 }
 
@@ -79,13 +79,13 @@ fn one_to_a_hundred_waiters() {
             is_eio(synced.wait(), "lost");
         }
         fine.wait().unwrap();
-        // Those of one sync, all of whom it was to cover.
+        // Callers that share one sync, which was to cover all of them.
         world.durable.acknowledge_loss(&file).unwrap();
         world.disk.hold(true);
         world.disk.fail_after(FSYNC, &file, 1);
         let before = world.disk.book().calls.len();
         let first = world.durable.fsync(&file);
-        // Or it would wait for those who shared one before.
+        // It has to begin first: otherwise it would wait for the callers that shared one before.
         world.disk.until_asked(before + 1);
         let waiting: Vec<_> = (0..count).map(|_| world.durable.fsync(&file)).collect();
         world.disk.hold(false);
@@ -144,7 +144,7 @@ fn a_file_that_nobody_has_open_any_more() {
     world.durable.fsync_and_wait(&file).unwrap();
 }
 
-/// As where there are no descriptors left.
+/// A file that cannot be kept, as if there were no descriptors left.
 struct CannotBeKept<'a>(&'a File);
 
 impl homing_durable::Description for CannotBeKept<'_> {
@@ -168,7 +168,7 @@ fn a_file_of_the_callers_own_batch_that_cannot_be_kept() {
     assert_eq!(world.disk.calls(&file), [FSYNC; 2]);
 }
 
-/// Who acknowledges an old failure has not seen the new one.
+/// A caller that acknowledges an old failure has not seen the new one.
 #[test]
 fn a_failure_after_the_one_that_is_acknowledged() {
     let world = World::new();
@@ -197,7 +197,7 @@ fn duplicated_descriptors() {
     world.disk.until_asked(1);
     let all: Vec<_> =
         [&file, &same, &other, &file].map(|file| world.durable.fsync(file)).into_iter().collect();
-    // What was asked for is well; another description has heard of an error.
+    // The sync that was asked for succeeds; another description has heard of an error.
     world.disk.fail(Call::Check, &file, 1);
     world.disk.hold(false);
     blocked.wait().unwrap();
@@ -214,7 +214,7 @@ fn a_descriptor_opened_after_the_failure() {
     world.disk.fail(FSYNC, &file, 1);
     is_eio(world.durable.fsync(&file).wait(), "lost");
     drop(file);
-    // The kernel would tell this one nothing.
+    // The kernel would report nothing to this description.
     let again = File::open(world.folder.path().join("lost")).unwrap();
     is_eio(world.durable.fdatasync(&again).wait(), "lost");
     let shared = SharedFile::new(vec![Arc::new(again)]).unwrap();
@@ -234,7 +234,7 @@ fn a_directory() {
     world.disk.fail(FSYNC, &folder, 1);
     let name = world.folder.path().file_name().unwrap().to_str().unwrap();
     is_eio(world.durable.fsync_dir(&folder).wait(), name);
-    // Whoever wants another name in it to be durable; but not who wants a file's data.
+    // This concerns callers that sync another name in the folder, but not those that sync a file.
     is_eio(world.durable.sync_parent(world.folder.path().join("new")).unwrap().wait(), name);
     world.durable.fsync(&file).wait().unwrap();
     world.durable.acknowledge_loss(&folder).unwrap();
@@ -256,7 +256,7 @@ fn a_batch() {
         one.and(three).unwrap();
         is_eio(two, "bad");
         is_eio(four, "bad");
-        // One that was dropped has begun all the same, and who comes later hears of it.
+        // A sync that was dropped has begun all the same, and a later caller hears of its failure.
         world.durable.acknowledge_loss(&bad).unwrap();
         world.disk.fail(call, &bad, 1);
         world.disk.forget_calls();
@@ -288,7 +288,7 @@ fn write_back_of_a_file_in_a_commit() {
     world.durable.fsync(&files[4]).wait().unwrap();
 }
 
-/// Who is asked twice says it once.
+/// A description that is asked twice reports the error once.
 #[test]
 fn write_back_of_a_file_before_a_commit() {
     for syncfs_fails in [false, true] {
@@ -333,7 +333,7 @@ fn the_flush_after_a_commit() {
     }
 }
 
-/// Its data may have been on its way with that commit.
+/// The data of such a caller may have been on its way with that commit.
 #[test]
 fn who_waits_as_the_flush_fails() {
     let (world, files) = with_a_flush_that_fails(5);
@@ -348,7 +348,7 @@ fn who_waits_as_the_flush_fails() {
     world.durable.fsync(&files[4]).wait().unwrap();
 }
 
-/// Also whose own flush is well: what that covers may have been with the one that failed.
+/// Also if its own flush succeeds: what that covers may have been lost with the one that failed.
 #[test]
 fn who_is_synced_beside_a_commit_whose_flush_fails() {
     let world = World::new();
@@ -403,7 +403,7 @@ fn who_is_synced_beside_a_commit_whose_flush_fails() {
     world.durable.fsync(&later).wait().unwrap();
 }
 
-/// That may have written back what it has removed.
+/// The commit may have written back what the cut has removed.
 #[test]
 fn a_cut_of_a_log_beside_a_commit_whose_flush_fails() {
     let (world, files) = with_a_flush_that_fails(3);
@@ -420,7 +420,7 @@ fn a_cut_of_a_log_beside_a_commit_whose_flush_fails() {
     log.truncate_before(6.into()).wait().unwrap();
 }
 
-/// As if more were to come.
+/// An iterator that promises more than there is.
 struct Long<I>(I, usize);
 impl<I: Iterator> Iterator for Long<I> {
     type Item = I::Item;
@@ -432,7 +432,7 @@ impl<I: Iterator> Iterator for Long<I> {
     }
 }
 
-/// The first commit of a bulk has their data, too.
+/// The first commit of a bulk covers the data of the other files, too.
 #[test]
 fn a_bulk_whose_first_commit_fails_to_flush() {
     let (world, files) = with_a_flush_that_fails(16);
@@ -504,7 +504,8 @@ fn syncfs_itself_where_it_flushes_the_device_or_may() {
     }
 }
 
-/// The journal has failed, or the flush: another file's sync may do without what was lost by that.
+/// The journal has failed, or the flush: another file's sync may succeed without what was lost by
+/// that.
 #[test]
 fn syncfs_itself_and_the_sync_of_a_file_whose_data_is_well() {
     for worth in [Commits::ThenFlush, Commits::MayFlush, Commits::Flushed] {
@@ -523,7 +524,7 @@ fn syncfs_itself_and_the_sync_of_a_file_whose_data_is_well() {
     }
 }
 
-/// As where a sandbox forbids it: that is no failure of anybody's data.
+/// As if a sandbox forbade it: that is no failure of anybody's data.
 #[test]
 fn syncfs_itself_where_this_program_may_not() {
     for errno in [1, 38] {
@@ -566,7 +567,7 @@ fn the_log() {
     assert!(matches!(log.append(b"more"), Err(LogError::Failed(error)) if error.errno == 5));
     log.commit(fine).wait().unwrap();
     assert_eq!(world.disk.calls(&file), [Call::Sync(Kind::Data)]);
-    // A clone of it is the same log.
+    // A clone is the same log.
     assert!(log.clone().append(b"more").is_err());
     drop(log);
     let (log, recovery) = Log::open(&world.durable, &path).unwrap();

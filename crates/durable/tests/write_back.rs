@@ -52,12 +52,12 @@ fn none_begins_early_where_that_is_forbidden_or_nobody_waits() {
     assert!(world.durable.fsync_many(&files[..64]).wait().iter().all(Result::is_ok));
     assert!(!calls(&world).contains(&Call::WriteBack));
     assert_eq!(world.durable.counters().early, 0);
-    // More: it is tried.
+    // If there are more, it is tried.
     assert!(world.durable.fsync_many(&files).wait().iter().all(Result::is_ok));
     assert_eq!(world.durable.counters().early, 200);
 }
 
-/// What is dropped then the sync after it may be told nothing of.
+/// The sync that follows may be told nothing of data that was dropped then.
 #[test]
 fn what_fails_as_it_begins_or_is_synced_has_failed() {
     for strategy in [Strategy::Files, Strategy::Filesystem] {
@@ -76,7 +76,8 @@ fn what_fails_as_it_begins_or_is_synced_has_failed() {
     }
 }
 
-/// Who waited for it hears of it also where somebody has acknowledged it by then.
+/// A caller that waited for the sync hears of the failure even if somebody has acknowledged it by
+/// then.
 #[test]
 fn what_has_failed_as_it_began_is_told_though_it_was_acknowledged_meanwhile() {
     let (world, files) = world(WriteBack::Early);
@@ -86,7 +87,7 @@ fn what_has_failed_as_it_began_is_told_though_it_was_acknowledged_meanwhile() {
     while world.durable.failures().is_empty() {
         thread::yield_now();
     }
-    // Its sync has not begun: the write-back of the last one is still to.
+    // Its sync has not begun, because the write-back of the last file has still to begin.
     world.durable.acknowledge_loss(&files[3]).unwrap();
     world.disk.hold_file(&files[199], false);
     for (number, verdict) in all.wait().into_iter().enumerate() {
@@ -94,7 +95,8 @@ fn what_has_failed_as_it_began_is_told_though_it_was_acknowledged_meanwhile() {
     }
 }
 
-/// Of a file that failed as its write-back began, and that nobody has open: its inode is not another's.
+/// A file failed as its write-back began, and nobody has it open: its inode does not become another
+/// file's.
 #[test]
 fn what_fails_as_it_begins_is_kept_open() {
     let (world, files) = world(WriteBack::Early);
@@ -107,7 +109,7 @@ fn what_fails_as_it_begins_is_kept_open() {
     assert_eq!(std::sync::Arc::strong_count(&files[3]), 1);
 }
 
-/// `DURABLE-1`: those who come while write-back begins are covered by a sync that follows.
+/// `DURABLE-1`: callers that come while write-back begins are covered by a sync that follows.
 #[test]
 fn those_who_come_while_it_begins_wait_for_a_sync_that_follows() {
     let (world, files) = world(WriteBack::Early);
@@ -140,13 +142,14 @@ fn waves_follow_each_other_also_where_files_fail_or_are_committed() {
         drop((first.wait(), second.wait()));
         world.durable.set_strategy(Strategy::Files);
         world.durable.acknowledge_loss(&files[round]);
-        // Where it was committed nobody has heard of it yet.
+        // If it was committed, nobody has heard of it yet.
         world.disk.fail(FSYNC, &files[round], 0);
-        // The last one has ended: there is another.
+        // The last wave has ended: there is another.
         let before = world.durable.counters().early;
         let verdicts = world.durable.fsync_many(&files).wait();
         assert_eq!(verdicts.iter().filter(|verdict| verdict.is_err()).count(), 0);
-        // Who is still at work may have begun with the first ones, before all were asked for.
+        // A worker that is still at work may have begun with the first ones, before all were asked
+        // for.
         let begun = world.durable.counters().early - before;
         assert!((100..=200).contains(&begun), "{begun}");
     }

@@ -1,5 +1,5 @@
-//! One who syncs thousands of files at a time, so many that `fsync_many` begins with the first of them
-//! while it is still asking for the others; some are written only then.
+//! A caller that syncs thousands of files at a time, so many that `fsync_many` begins with the
+//! first of them while it is still asking for the others. Some are written only then.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,12 +14,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::contents::{Open, bytes, open, write};
 use crate::history::History;
 
-/// Files of one bulk: more than those that begin early have at least.
+/// How many files one bulk has: more than the least number with which a bulk begins early.
 const FILES: usize = 4100;
 /// Files that are there before the first one, to be overwritten.
 const OLD_FILES: usize = 1000;
 const SECTORS_MAX: usize = 8;
-/// Its folder's name; those of others are smaller numbers.
+/// The name of the bulk's folder; those of others are smaller numbers.
 const NUMBER: u32 = 1000;
 
 pub(crate) struct Bulk {
@@ -31,9 +31,9 @@ pub(crate) struct Bulk {
 }
 
 impl Bulk {
-    /// With a folder of its own, and files in it.
+    /// Makes a bulk with a folder of its own, and files in it.
     pub(crate) fn new(root: &Path, seed: u64) -> io::Result<Self> {
-        // All of them are open at a time.
+        // All files are open at the same time.
         let (limit, needed) = (getrlimit(Resource::Nofile), 3 * FILES as u64);
         if limit.current.is_some_and(|current| current < needed) {
             setrlimit(Resource::Nofile, Rlimit { current: Some(needed), ..limit })?;
@@ -57,8 +57,8 @@ impl Bulk {
         Ok(())
     }
 
-    /// One bulk, of old files, some of which grow, and new ones, in any order. Others begin when some of
-    /// it has been asked for.
+    /// Syncs one bulk: of old files, some of which grow, and new ones, in any order. Others begin
+    /// when some of it has been asked for.
     pub(crate) fn go(
         &mut self,
         durable: &Durable,

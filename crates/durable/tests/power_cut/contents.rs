@@ -1,4 +1,4 @@
-//! Issuers that write files and sync them; each sector tells of which file and version it is.
+//! Issuers that write files and sync them. Each sector tells which file and version it is of.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,18 +17,18 @@ use crate::history::History;
 pub(crate) enum Shape {
     /// New files, overwrites, and files that grow.
     Mixed,
-    /// Overwrites of files that were there: nothing changes but data and times.
+    /// Overwrites of files that were there: nothing changes except data and times.
     Overwrites,
-    /// Overwrites by one alone, while a stranger syncs another file between each write and its
-    /// sync: that commits the times, and leaves the journal nothing to write.
+    /// Overwrites by a single issuer, while a stranger syncs another file between each write and
+    /// its sync: that commits the times, and leaves the journal nothing to write.
     BesideStranger,
-    /// As [`Shape::Mixed`], beside one who syncs thousands of files at a time (`bulk`), twice: a cut
-    /// within the second one finds out what was wrong with the first.
+    /// As [`Shape::Mixed`], beside a caller that syncs thousands of files at a time (`bulk`),
+    /// twice: a cut within the second bulk finds out what was wrong with the first.
     BesideBulk,
 }
 
 impl Shape {
-    /// How many write and sync at a time.
+    /// How many issuers write and sync at a time.
     pub(crate) fn issuers(self) -> u32 {
         match self {
             Self::BesideStranger => 1,
@@ -47,15 +47,15 @@ impl Shape {
     }
 }
 
-/// Bytes by which files grow; each tells of itself.
+/// The bytes by which files grow; each sector tells of itself.
 const SECTOR: usize = 512;
-/// What each issuer does, one after the other.
+/// How many steps each issuer does, one after the other.
 const STEPS: usize = 40;
-/// Files that are overwritten.
+/// How many files are overwritten.
 const OLD_FILES: usize = 6;
 const SECTORS_MAX: usize = 40;
 
-/// One that writes and syncs. No two share a file.
+/// An issuer, which writes and syncs. No two share a file.
 pub(crate) struct Issuer {
     number: u32,
     shape: Shape,
@@ -74,7 +74,7 @@ pub(crate) struct Open {
 }
 
 impl Issuer {
-    /// With a folder of its own, and files in it where it only overwrites.
+    /// Makes an issuer with a folder of its own, and files in it if the issuer only overwrites.
     pub(crate) fn new(number: u32, root: &Path, shape: Shape, seed: u64) -> io::Result<Self> {
         let path = root.join(number.to_string());
         fs::create_dir(&path)?;
@@ -92,7 +92,7 @@ impl Issuer {
         Ok(Self { number, shape, root: root.to_owned(), folder, files, made, random })
     }
 
-    /// Does its steps. `moment` is the disk's.
+    /// Does its steps. `moment` gives the disk's present moment.
     pub(crate) fn go(&mut self, durable: &Durable, history: &History, moment: &dyn Fn() -> usize) {
         for _ in 0..STEPS {
             if self.shape.is_mixed() && (self.files.is_empty() || self.random.below(2) == 0) {
@@ -103,7 +103,7 @@ impl Issuer {
         }
     }
 
-    /// Some new files, synced together with the folder that their names stand in.
+    /// Makes some new files, synced together with the folder that their names stand in.
     fn make(&mut self, durable: &Durable, history: &History, moment: &dyn Fn() -> usize) {
         let mut batch = durable.batch();
         let count = 1 + self.random.below(3);
@@ -123,7 +123,8 @@ impl Issuer {
         }
     }
 
-    /// Writes a file again, most times a sync after it; what is not synced is in the way of others.
+    /// Writes a file again, and mostly syncs it after that. What is not synced is in the way of
+    /// others.
     fn overwrite(&mut self, durable: &Durable, history: &History, moment: &dyn Fn() -> usize) {
         let at = self.random.below(self.files.len());
         let grows = self.shape.is_mixed() && self.random.below(4) == 0;
@@ -137,7 +138,7 @@ impl Issuer {
         }
         let verdict = match self.random.below(6) {
             0 => return,
-            // What is asked for first is no file by which the device could be flushed.
+            // The first one asked for is no file by which the device could be flushed.
             5 => {
                 let mut batch = durable.batch();
                 batch.fsync_dir(&self.folder).fdatasync(&old.file);

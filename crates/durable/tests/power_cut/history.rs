@@ -7,11 +7,11 @@ use std::sync::Mutex;
 
 use crate::contents;
 
-/// Of all files, by their names below the root of the filesystem.
+/// The versions of all files, by their names below the root of the filesystem.
 #[derive(Default)]
 pub(crate) struct History(Mutex<BTreeMap<String, Vec<Written>>>);
 
-/// A version of a file. They follow each other by number, from 1.
+/// A version of a file. Versions are numbered from 1.
 struct Written {
     sectors: usize,
     /// The moment before its first byte was written.
@@ -21,7 +21,7 @@ struct Written {
 }
 
 impl History {
-    /// Notes that the next version of a file is about to be written; its number.
+    /// Notes that the next version of a file is about to be written. Returns its number.
     pub(crate) fn begin(&self, name: &str, sectors: usize, moment: usize) -> u32 {
         let mut files = self.0.lock().unwrap();
         let versions = files.entry(name.to_owned()).or_default();
@@ -36,13 +36,14 @@ impl History {
         latest.synced = Some(moment);
     }
 
-    /// When syncs had completed.
+    /// The moments at which syncs had completed.
     pub(crate) fn moments_of_syncs(&self) -> Vec<usize> {
         let files = self.0.lock().unwrap();
         files.values().flatten().filter_map(|version| version.synced).collect()
     }
 
-    /// What is missing below `root` of what was acknowledged when the power was cut, if anything.
+    /// What is missing below `root`, of what had been acknowledged when the power was cut, if
+    /// anything.
     pub(crate) fn verify(&self, root: &Path, moment: usize) -> Option<String> {
         let files = self.0.lock().unwrap();
         let faults = files.iter().filter_map(|(name, versions)| {

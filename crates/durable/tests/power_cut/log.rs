@@ -1,4 +1,5 @@
-//! A log that several commit to and that is cut off, and what must be in it after a power cut.
+//! A log that several threads commit to and that is cut off, and what must be in it after a power
+//! cut.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,28 +15,29 @@ use homing_runtime::Runtime;
 /// Short segments, so that many begin and go.
 const SEGMENT: u64 = 64 << 10;
 const COMMITTERS: u64 = 3;
-/// Of each committer.
+/// How many records each committer appends.
 const RECORDS: u64 = 120;
-/// Of one committer, between two cuts of the log.
+/// How many records one committer appends between two cuts of the log.
 const BETWEEN_CUTS: u64 = 10;
 
-/// What was said of the log, and by when.
+/// What was promised about the log, and by when.
 #[derive(Default)]
 struct Promises {
-    /// By record: whose it is, and when it was known to be durable.
+    /// For each record: whose it is, and when it was known to be durable.
     durable: BTreeMap<u64, ((u64, u64), usize)>,
-    /// From which record on the log was asked to keep, before it was, and was said to, after.
+    /// From which record on the log was asked to keep its records, with the moment before that; and
+    /// from which on it said that it keeps them, with the moment after.
     asked: Vec<(u64, usize)>,
     gone: Vec<(u64, usize)>,
 }
 
-/// What a record holds: its committer and that one's count, with a length of its own.
+/// What a record holds: its committer and that committer's count, with a length of its own.
 fn content((committer, count): (u64, u64)) -> Vec<u8> {
     let length = (count * 37 + committer * 11) % 5000;
     [format!("{committer} {count} ").into_bytes(), vec![committer as u8; length as usize]].concat()
 }
 
-/// Commits and cuts off on a disk; what the disk had, and what was promised.
+/// Commits and cuts off on a disk. Returns what came to the disk, and what was promised.
 fn run(filesystem: Filesystem, system: impl System) -> io::Result<(Record, Promises)> {
     let image = Image::new(filesystem.size_min());
     let disk = Arc::new(Disk::new(image, Duration::ZERO));
@@ -60,7 +62,7 @@ fn run(filesystem: Filesystem, system: impl System) -> io::Result<(Record, Promi
 fn commit(committer: u64, log: &Log, disk: &Disk, promises: &Mutex<Promises>) {
     for count in 0..RECORDS {
         let sequence = log.append(&content((committer, count))).unwrap();
-        // One's thread does it, or another's, or a worker.
+        // The committer's own thread writes, or another's, or a worker.
         if committer.is_multiple_of(2) {
             log.commit_and_wait(sequence).unwrap();
         } else {
@@ -85,7 +87,8 @@ impl Promises {
         durable.chain(self.gone.iter().map(|(_, moment)| *moment)).collect()
     }
 
-    /// What is wrong with the log in this folder after a cut at this moment, if anything. It goes on, too.
+    /// Checks the log in this folder after a power cut at this moment, and that it goes on. The
+    /// error says what is wrong.
     fn verify(&self, path: &Path, moment: usize) -> Result<(), String> {
         let runtime = Runtime::new().map_err(|error| error.to_string())?;
         let durable = Durable::new(&runtime).map_err(|error| error.to_string())?;
@@ -129,7 +132,7 @@ fn read(log: &Log) -> Result<Vec<LogRecord>, String> {
     log.records().map(|record| record.map_err(|error| error.to_string())).collect()
 }
 
-/// Runs and cuts so many times. What was wrong.
+/// Runs, and cuts the power this many times. Returns what was wrong.
 pub(crate) fn losses(
     filesystem: Filesystem,
     system: impl System,

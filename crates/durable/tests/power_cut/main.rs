@@ -2,8 +2,9 @@
 //! had completed is there, whole, and not older than that sync. Engines that are wrong on purpose
 //! must be found out.
 //!
-//! Needs root, FUSE and loop devices, and says so where they are missing. `HOMING_POWER_CUTS` is how
-//! many cuts there are of each filesystem, `HOMING_POWER_CUT_SEED` where their dice begin.
+//! Needs root, FUSE and loop devices, and says so if they are missing. `HOMING_POWER_CUTS` is how
+//! many cuts there are of each filesystem, `HOMING_POWER_CUT_SEED` the seed of their random
+//! numbers.
 #![cfg(target_os = "linux")]
 
 mod bulk;
@@ -27,16 +28,17 @@ use contents::{Issuer, Shape};
 use history::History;
 use wrong::{NoFlush, Nothing, OneCommit};
 
-/// From one setting to the next: through all of them in the end, and first to some of each kind.
+/// The step from one setting to the next: it leads through all of them in the end, and first to
+/// some of each kind.
 const STRIDE: usize = 29;
-/// Cuts of one run of them.
+/// How many cuts are made of one run.
 const CUTS_OF_A_RUN: usize = 10;
 
 /// What is run, and on what.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     filesystem: Filesystem,
-    /// Of the mount.
+    /// The options of the mount.
     options: &'static str,
     shape: Shape,
     way: Way,
@@ -90,21 +92,21 @@ fn run(setting: &Setting, system: impl System, seed: u64) -> io::Result<Run> {
             }
         });
     }
-    // All descriptors are closed, or it would not be unmounted.
+    // All descriptors have to be closed, or the volume could not be unmounted.
     drop((bulk, issuers, durable, runtime));
     let record = disk.stop_recording().unwrap();
     volume.unmount()?;
     Ok(Run { record, history })
 }
 
-/// What is wrong with the filesystem after each of so many cuts, if anything.
+/// What is wrong with the filesystem after each of `cuts` cuts, if anything.
 fn cut(setting: &Setting, run: &Run, cuts: usize, random: &mut Random) -> Vec<Option<String>> {
     let of_files = run.history.moments_of_syncs();
     let mut of_verdicts = of_files.clone();
     of_verdicts.sort_unstable();
     of_verdicts.dedup();
     let mut moment = || match random.below(4) {
-        // A lie is found out best just after it has been told; most are told at a time by a bulk.
+        // A false verdict is best found out just after it was given; a bulk gives most at a time.
         0 if !of_files.is_empty() => of_files[random.below(of_files.len())],
         1 if !of_verdicts.is_empty() => of_verdicts[random.below(of_verdicts.len())],
         _ => random.below(run.record.events.len() + 1),
@@ -130,7 +132,8 @@ fn cut(setting: &Setting, run: &Run, cuts: usize, random: &mut Random) -> Vec<Op
     moments.into_iter().map(after).collect()
 }
 
-/// Runs and cuts until there were so many, with another setting each time. What was lost.
+/// Runs and cuts until there were enough cuts, with another setting each time. Returns what was
+/// lost.
 fn losses<S: System>(
     filesystem: Filesystem,
     cuts: usize,
@@ -166,7 +169,7 @@ fn every_completed_sync_survives() {
         (Strategy::Filesystem, WriteBack::Early, Backend::Threads),
         (Strategy::Files, WriteBack::Auto, Backend::IoUring),
     ];
-    // Files by themselves are no bulk that begins early.
+    // Files that are synced by themselves are no bulk that begins early.
     let ways_of_bulks = [ways[0], BY_COMMITS, ways[3]];
     available().for_each(|filesystem| {
         let mut settings = Vec::new();
@@ -203,7 +206,7 @@ fn an_engine_that_does_not_flush_the_device_is_found_out() {
     let settings = [(Shape::BesideStranger, BY_COMMITS, "")];
     available().for_each(|filesystem| {
         let lost = losses(filesystem, 40, &settings, || NoFlush);
-        // ext4 flushes its device itself where its journal has nothing to write.
+        // ext4 flushes its device itself if its journal has nothing to write.
         assert!(filesystem == Filesystem::Ext4 || !lost.is_empty(), "nothing was lost");
     });
 }
@@ -217,7 +220,7 @@ fn an_engine_that_does_nothing_is_found_out() {
     });
 }
 
-/// Its first commit has what was written until then, and no more.
+/// The first commit of the bulk covers what was written until then, and no more.
 #[test]
 fn a_bulk_that_is_committed_only_once_is_found_out() {
     let settings = [(Shape::BesideBulk, (Strategy::Auto, WriteBack::Late, Backend::Threads), "")];

@@ -41,8 +41,8 @@ impl System for Nothing {
     }
 }
 
-/// Commits once, and takes everything to be written for good then: a bulk that ends with what it began
-/// with.
+/// Commits once, and takes everything to be durable from then on: as if a bulk ended with what it
+/// began with.
 #[derive(Default)]
 pub(crate) struct OneCommit(AtomicBool);
 

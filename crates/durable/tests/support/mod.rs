@@ -21,7 +21,7 @@ pub enum Call {
     WriteBack,
 }
 
-/// A disk that keeps a book of what it is asked, holds calls up, and lets some fail.
+/// A disk that records what it is asked, holds calls up, and lets some fail.
 #[derive(Clone, Default)]
 pub struct Disk(Arc<(Mutex<Book>, Condvar)>);
 
@@ -34,18 +34,18 @@ pub struct Book {
     held: bool,
     /// Files of which calls are held up.
     held_files: HashSet<u64>,
-    /// It cannot be committed from the so manieth question on.
+    /// How often it says that it can be committed; after that it says that it cannot.
     commits: Option<usize>,
     /// What a commit is worth, if not [`Commits::ThenFlush`].
     worth: Option<Commits>,
     asked: usize,
-    /// Removals are held up; one waits for that; so many fail.
+    /// Whether removals are held up, whether one waits because of that, and how many will fail.
     holds_removals: bool,
     removing: bool,
     fails_removals: usize,
-    /// So many times there is no room for a name.
+    /// How many renames will find no room for a name.
     fails_renames: usize,
-    /// Of what is written a half is there, and then it fails by this.
+    /// Writes fail with this error, after half of the data has been written.
     fails_writes: Option<i32>,
 }
 
@@ -59,7 +59,7 @@ impl Disk {
         self.0.1.notify_all();
     }
 
-    /// Holds up calls of one file alone.
+    /// Holds up calls for one file only, or no longer.
     pub fn hold_file(&self, file: &File, held: bool) {
         let mut book = self.book();
         if held {
@@ -93,12 +93,12 @@ impl Disk {
         self.book().fails_renames = times;
     }
 
-    /// Says so often that it can be committed, and then that it cannot.
+    /// From now on it says this often that it can be committed, and then that it cannot.
     pub fn commits(&self, times: usize) {
         self.book().commits = Some(times);
     }
 
-    /// Says that its commits are worth this.
+    /// From now on it says that its commits are worth this.
     pub fn commits_are(&self, worth: Commits) {
         self.book().worth = Some(worth);
     }
@@ -107,7 +107,7 @@ impl Disk {
         self.book().fails.insert((call, inode(file)), vec![true; times]);
     }
 
-    /// What calls that fail say from now on, instead of EIO.
+    /// The error that failing calls return from now on, instead of EIO.
     pub fn say(&self, errno: i32) {
         self.book().errno = Some(errno);
     }
@@ -124,7 +124,7 @@ impl Disk {
         self.book().calls.iter().filter(|(_, of)| *of == inode).map(|(call, _)| *call).collect()
     }
 
-    /// Begins a new book.
+    /// Forgets which calls were made.
     pub fn forget_calls(&self) {
         self.book().calls.clear();
     }
