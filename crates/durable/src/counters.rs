@@ -67,7 +67,7 @@ pub struct Histogram {
     counts: [u64; BUCKETS],
 }
 
-/// The last one is for 2^39 and more: nine minutes, in nanoseconds.
+/// The last one is for 2^38 and more: about five minutes, in nanoseconds.
 const BUCKETS: usize = 40;
 
 impl Default for Histogram {

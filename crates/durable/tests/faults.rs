@@ -290,8 +290,7 @@ fn other_descriptions_are_synced_where_it_is_not_known_what_they_hear() {
     }
 }
 
-/// A pipe has nothing to sync; a device's node is on a filesystem that does not have its data. As
-/// if its device's number had become another's since.
+/// As if the number of the file's device had become that of another filesystem since.
 #[test]
 fn other_descriptions_are_synced_where_a_commit_finds_another_filesystem() {
     let world = World::new();

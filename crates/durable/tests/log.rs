@@ -241,7 +241,7 @@ fn what_is_cut_off_gives_its_space_back_and_does_not_return() {
         assert_eq!((log.first_sequence().get(), segments(&path).len()), (1, 5));
     }
     log.truncate_before(6.into()).wait().unwrap();
-    // The third and fourth of the segments are there, half of the third unneeded, and a new one.
+    // The third to the fifth segment are there, half of the third unneeded, and a new one.
     assert_eq!((log.first_sequence().get(), segments(&path).len()), (6, 4));
     assert_eq!(early.map(Result::unwrap).count(), 10, "who reads already reads on");
     assert_eq!(read(&log), (6..=10).map(|number| vec![number; 100]).collect::<Vec<_>>());
