@@ -159,7 +159,7 @@ fn refused_threads_degrade_and_never_hang() {
             }
         });
         assert_eq!(runs.load(Relaxed), 2);
-        // Nobody to block for: the flag is only there to be set.
+        // An item that does not block has a thread to run it, too.
         let set = Arc::new(AtomicBool::new(false));
         let setter = Arc::clone(&set);
         runtime.queue(move || setter.store(true, Ordering::SeqCst)).join().unwrap();
