@@ -81,7 +81,9 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
         return print_rates(args, first);
     }
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        bail!("standard output is not a terminal: use --json, or homing wq monitor for plain text");
+        bail!(
+            "standard input or output is not a terminal: use --json, or homing wq monitor for plain text"
+        );
     }
     live::run(args, first)
 }
