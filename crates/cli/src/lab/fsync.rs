@@ -59,7 +59,7 @@ Strategies:
   serial        each issuer calls fsync of its files one after the other
   threads       issuers hand their files to 16 threads that call fsync
   syncfs        each issuer calls syncfs: a bound, as no file has a verdict
-  homing        each issuer begins Durable::fsync of all files, awaits all
+  homing        each issuer begins Durable::fsync of all its files, awaits all
   homing-many   each issuer awaits one Durable::fsync_many of all its files
 
 The table shows the published experiment (D. Chinner, 29 October 2015, XFS on an SSD) beside the \

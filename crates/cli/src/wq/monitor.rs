@@ -46,7 +46,7 @@ The columns, since the workqueue was made (except infl):
   CPUhog   items that kept a CPU for too long
   CMW/RPR  per-CPU workqueues: items that lost their CPU because they blocked
            or ran for long; unbound ones: items that were sent back to their
-           queue because the item before them did so
+           queue because the item before them blocked or ran for long
   mayday   calls for the rescuer (with mem_reclaim only)
   rescued  items that it ran (with mem_reclaim only)
   home, llc, node, remote
