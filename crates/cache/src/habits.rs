@@ -12,7 +12,7 @@
 //! it wakes by itself, so that it knows what was used lately if something happens, such as a change
 //! of the capacity.
 //!
-//! Nobody ever waits here. Uses are noted, and the learner hears of several at a time (`heard.rs`).
+//! Requests never wait here. Uses are noted, and the learner hears of several at a time (`heard.rs`).
 //! If too many come while the learner is busy, some are lost. That does no harm: uses and exposure
 //! are both counted from a sample, and a sample that loses a little of both at random learns the
 //! same, only more slowly.
