@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cache/{size,memory,frames,used}                     sizes may be set as 64M or 1G, too
-//! cache/dirty_background_ratio, cache/dirty_ratio     hundredths of the cache
+//! cache/dirty_background_ratio, cache/dirty_ratio     hundredths of the cache that a group may have dirty
 //! cache/lru_gen/enabled                               whether the policy learns (the kernel's bit 1; others do nothing)
 //! cache/lru_gen/min_ttl_ms                            what was used so short a time ago stays; 0: off
 //! cache/readahead/{enabled,max_kb}                    for who reads in order; KiB at a time at most
