@@ -12,10 +12,10 @@
 //! it wakes by itself, so that it knows what was used lately if something happens, such as a change
 //! of the capacity.
 //!
-//! Requests never wait here. Uses are noted, and the learner hears of several at a time (`heard.rs`).
-//! If too many come while the learner is busy, some are lost. That does no harm: uses and exposure
-//! are both counted from a sample, and a sample that loses a little of both at random learns the
-//! same, only more slowly.
+//! Requests never wait here. Uses are noted, and the learner hears of several at a time
+//! (`heard.rs`). If too many come while the learner is busy, some are lost. That does no harm: uses
+//! and exposure are both counted from a sample, and a sample that loses a little of both at random
+//! learns the same, only more slowly.
 
 use homing_mglru::density::{
     Classes, ERA, Ghosts, Learner, Mark, Marks, Ranking, Shadow, Use, Worth,
@@ -27,62 +27,62 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::sync::{Arc, Mutex, MutexGuard, lock, unless_taken};
 
-/// Keys that the smallest cache follows.
+/// How many keys even the smallest cache may follow.
 const SAMPLE_MIN: usize = 1 << 12;
-/// Groups are learnt of apart where the cache has so many pages for each, and no more than so many: each takes
-/// 115 KB, and as much time in each lesson as all did together.
+/// One group is learnt about separately for each `PAGES_EACH` pages of the cache, but at least one
+/// and at most `APART_MAX`: each takes 115 KB, and as much time in each lesson as all did together.
 const PAGES_EACH: usize = 1 << 14;
 const APART_MAX: usize = 8;
 const _: () = assert!(APART_MAX <= GROUPS_MAX);
 
-/// Epochs, and requests, without a batch of misses after which a cache rests: less than one request in 512 is
-/// missed then.
+/// After this many epochs, and this many requests, without a batch of misses a cache rests: less
+/// than one request in 512 is missed then.
 const REST_AFTER: (u64, u64) = (16, 1 << 13);
-/// How many times as long it rests, at most.
+/// A rest lasts at most this many times as long.
 const REST: u64 = 8;
 
-/// What shards share.
+/// What the shards of a cache share.
 #[derive(Debug)]
 pub(crate) struct Habits {
     now: Now,
     pub(crate) min_ttl: MinTtl,
     clock: Clock,
-    /// Classes of pages that shards have.
+    /// The classes of pages that shards hold.
     held: [AtomicU64; std::mem::size_of::<Classes>() / 8],
     heard: Heard,
     learner: Mutex<Learner>,
-    /// By the learner's groups. Taken after the learner, if both are.
+    /// For each of the learner's groups. Locked after the learner, if both are locked.
     worth: Mutex<Vec<std::sync::Arc<Worth>>>,
-    /// How many groups of the learner there may be.
+    /// How many groups the learner may have.
     apart: usize,
 }
 
-/// What a shard has been told: how many lessons, and after how many changes of tables.
+/// What a shard has been told: the number of lessons, and of changes of tables, by then.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Told {
     lessons: u32,
     tables: u32,
 }
 
-/// Read for each hit, and changed seldom: on lines of its own.
+/// Read for each hit, and seldom changed, so it has its own cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Now {
     epoch: AtomicU32,
-    /// How many lowest bits of a hash are zero where its key is followed.
+    /// A key is followed if at least this many of the lowest bits of its hash are zero.
     level: AtomicU32,
-    /// Whether recency alone decides.
+    /// Whether the policy learns. If not, recency alone decides.
     learning: AtomicBool,
-    /// How often it was found out what pages are worth, and how often that was put in other tables.
+    /// How often the worth of pages was learnt anew, and how often that was put into other tables.
     lessons: AtomicU32,
     tables: AtomicU32,
-    /// How many requests shards tell at a time.
+    /// How many requests shards report at a time.
     batch: AtomicU32,
-    /// Next to nothing is missed.
+    /// Whether the cache rests, because almost nothing is missed.
     resting: AtomicBool,
 }
 
-/// Written by all: on lines of its own.
+/// Written by all threads, so it has its own cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Clock {
@@ -90,27 +90,30 @@ struct Clock {
     horizon: AtomicU32,
     requests: AtomicU64,
     epoch_ends: AtomicU64,
-    /// How many requests there were when a batch of misses was told last, or a rest began or ended.
+    /// How many requests there were when a batch of misses was last reported, or a rest began or
+    /// ended.
     since: AtomicU64,
 }
 
 impl Habits {
-    /// For a cache that has room for about so many pages.
+    /// For a cache that has room for about this many pages.
     pub(crate) fn new(pages: usize) -> Arc<Self> {
         Self::following(pages, Self::sample(pages), Self::apart(pages))
     }
 
-    /// How many keys are followed in a cache of so many pages: what small ones take for it stays small.
+    /// How many keys are followed in a cache of this many pages. Small caches follow few, so that
+    /// this takes little memory.
     pub(crate) fn sample(pages: usize) -> usize {
         Learner::sample_for(pages).min(pages.saturating_mul(2).max(SAMPLE_MIN))
     }
 
-    /// Of how many groups is learnt apart in a cache of so many pages.
+    /// How many groups are learnt about separately in a cache of this many pages.
     pub(crate) fn apart(pages: usize) -> usize {
         (pages / PAGES_EACH).clamp(1, APART_MAX)
     }
 
-    /// The same, where at most so many keys are followed of at most so many groups.
+    /// As [`Habits::new`], with the number of keys that are followed, and the most groups that are
+    /// learnt about separately.
     pub(crate) fn following(pages: usize, keys: usize, apart: usize) -> Arc<Self> {
         let learner = Learner::with_sample(pages.max(1), keys);
         Arc::new(Self {
@@ -128,7 +131,7 @@ impl Habits {
                 horizon: AtomicU32::new(u32::MAX),
                 requests: AtomicU64::new(0),
                 epoch_ends: AtomicU64::new(learner.epoch_length()),
-                // Who never tells of misses never rests.
+                // A cache that never reports misses never rests.
                 since: AtomicU64::new(u64::MAX),
             },
             held: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -139,23 +142,23 @@ impl Habits {
         })
     }
 
-    /// The epoch that runs.
+    /// The current epoch.
     pub(crate) fn epoch(&self) -> u32 {
         self.now.epoch.load(Relaxed)
     }
 
-    /// How many requests are to be told at a time.
+    /// How many requests shards are to report at a time.
     pub(crate) fn batch(&self) -> u32 {
         self.now.batch.load(Relaxed)
     }
 
-    /// The learner's group for one of this number in the cache. The first ones have their own, and what comes
-    /// after them has the last one together.
+    /// The learner's group for the cache's group of this number. The first groups have their own;
+    /// the last of the learner's groups is shared by all further ones.
     fn learners(&self, group: usize) -> u8 {
         group.min(self.apart - 1) as u8
     }
 
-    /// There is a group of this number from now on.
+    /// Notes that there is a group of this number from now on.
     pub(crate) fn add_group(&self, group: usize) {
         let mut learner = lock(&self.learner);
         while learner.groups().len() <= self.learners(group).into() {
@@ -164,7 +167,8 @@ impl Habits {
         self.tell_worth(&learner);
     }
 
-    /// The group is gone, and nothing is to be told of it any more: the next one of its number is another.
+    /// Forgets a group that is gone. Nothing may be reported about it any more: the next group of
+    /// its number is another one.
     pub(crate) fn forget_group(&self, group: usize) {
         if group + 1 < self.apart {
             lock(&self.learner).reset_group(group as u8);
@@ -177,14 +181,15 @@ impl Habits {
         std::sync::Arc::clone(&all[usize::from(self.learners(group))])
     }
 
-    /// Leaves the mark of a hit. Whether [`used`](Self::used) is to hear of it.
+    /// Leaves the mark of a hit. Returns whether the caller has to report it to
+    /// [`used`](Self::used).
     #[inline]
     pub(crate) fn hit(&self, mark: &Mark) -> bool {
         !self.now.resting.load(Relaxed) && mark.used(self.epoch())
     }
 
-    /// A page of this group was used for the first time in this epoch, or was missed: then nobody may know
-    /// whose it is. May be left out by shards for further uses.
+    /// Notes that a page of this group was used for the first time in this epoch, or was missed, in
+    /// which case its group may be unknown. Shards may leave out further uses.
     #[inline]
     pub(crate) fn used(&self, hash: u64, group: Option<usize>, write: bool) {
         if self.follows(hash) {
@@ -197,7 +202,7 @@ impl Habits {
         hash.trailing_zeros() >= self.now.level.load(Relaxed) && self.now.learning.load(Relaxed)
     }
 
-    /// A page of this group was put in, maybe without having been asked for.
+    /// Notes that a page of this group was put in, perhaps without having been asked for.
     #[inline]
     pub(crate) fn met(&self, hash: u64, group: usize, write: bool) {
         if self.follows(hash) {
@@ -219,13 +224,13 @@ impl Habits {
     fn tell_learner(&self, learner: &mut Learner) {
         learner.set_horizon(self.clock.horizon.load(Relaxed));
         learner.hear(self.heard.take(self.epoch(), &mut Heard::room()));
-        // It is on the line that all hits read.
+        // Stored only if it changes: it is on the cache line that all hits read.
         if self.now.level.load(Relaxed) != learner.level() {
             self.now.level.store(learner.level(), Relaxed);
         }
     }
 
-    /// Learns, or lets recency alone decide.
+    /// Sets whether the policy learns. If not, recency alone decides.
     pub(crate) fn set_learning(&self, learning: bool) {
         let learner = lock(&self.learner);
         self.now.learning.store(learning, Relaxed);
@@ -240,7 +245,7 @@ impl Habits {
         *lock(&self.worth) = learner.groups().map(worth).collect();
     }
 
-    /// Whether it learns.
+    /// Whether the policy learns.
     #[cfg(feature = "control")]
     pub(crate) fn is_learning(&self) -> bool {
         self.now.learning.load(Relaxed)
@@ -252,7 +257,8 @@ impl Habits {
         lock(&self.learner).epoch_length()
     }
 
-    /// So many requests passed that were misses. Only a cache that tells of these rests.
+    /// Notes that this many requests passed that were misses. Only a cache that reports these
+    /// rests.
     pub(crate) fn missed(&self, requests: u64) {
         self.set_resting(false, self.clock.requests.load(Relaxed));
         self.passed(requests);
@@ -260,13 +266,13 @@ impl Habits {
 
     fn set_resting(&self, resting: bool, now: u64) {
         self.clock.since.store(now, Relaxed);
-        // It is on the line that all hits read.
+        // Stored only if it changes: it is on the cache line that all hits read.
         if self.now.resting.load(Relaxed) != resting {
             self.now.resting.store(resting, Relaxed);
         }
     }
 
-    /// So many requests passed.
+    /// Notes that this many requests passed.
     pub(crate) fn passed(&self, requests: u64) {
         let now = self.clock.requests.fetch_add(requests, Relaxed) + requests;
         if now >= self.clock.epoch_ends.load(Relaxed) {
@@ -276,14 +282,15 @@ impl Habits {
 
     #[cold]
     fn end_epoch(&self, now: u64) {
-        // If somebody is at the learner, whoever comes next ends the epoch.
+        // If another thread has the learner, a later call ends the epoch.
         let Some(mut learner) = self.try_learner() else { return };
         if now >= self.clock.epoch_ends.load(Relaxed) {
             self.begin_epoch(&mut learner, now);
         }
     }
 
-    /// Lets the next epoch begin now, if this one runs. Returns the one that runs then.
+    /// Lets the next epoch begin now, if `epoch` is the current one. Returns the current epoch
+    /// after that; as an error if `epoch` was not the current one.
     #[cfg(feature = "control")]
     pub(crate) fn age(&self, epoch: u32) -> Result<u32, u32> {
         let mut learner = lock(&self.learner);
@@ -298,7 +305,7 @@ impl Habits {
 
     fn begin_epoch(&self, learner: &mut Learner, now: u64) {
         let ends = self.clock.epoch_ends.load(Relaxed);
-        // Where requests are told faster than epochs can be ended, these get longer.
+        // If requests are reported faster than epochs can be ended, epochs get longer.
         let length = learner.epoch_length();
         let ends = if ends > now { now } else { ends };
         self.clock.epoch_ends.store((ends + length).max(now + 1), Relaxed);
@@ -322,23 +329,25 @@ impl Habits {
         self.now.epoch.store(epoch, Release);
         self.min_ttl.epoch_began(epoch);
         if learnt && self.now.learning.load(Relaxed) {
-            // First: who has heard of the lesson tells all that it holds.
+            // Before the lesson is announced: a shard that hears of it reports all classes that it
+            // holds.
             self.held.iter().for_each(|classes| classes.store(0, Relaxed));
             self.now.lessons.fetch_add(1, Release);
         }
     }
 
-    /// The cache has room for about so many pages from now on.
+    /// Notes that the cache has room for about this many pages from now on.
     pub(crate) fn set_capacity(&self, pages: usize) {
         let mut learner = lock(&self.learner);
         learner.set_capacity(pages.max(1));
         self.now.batch.store(batch(&learner), Relaxed);
-        // Not after what would have been an epoch of a cache without a limit.
+        // Otherwise the current epoch might last as long as one of a cache without a limit.
         let ends = self.clock.requests.load(Relaxed).saturating_add(learner.epoch_length());
         self.clock.epoch_ends.fetch_min(ends, Relaxed);
     }
 
-    /// Remembers a page that a shard evicts. How far its shadows reach is how far all pasts do.
+    /// Remembers a page that a shard evicts. How far back the shard's shadows reach is how far back
+    /// all pasts do.
     pub(crate) fn evicted(
         &self,
         ranking: &mut Ranking,
@@ -354,8 +363,8 @@ impl Habits {
         }
     }
 
-    /// Brings a shard up to date that was told this, under its lock. Its groups
-    /// have these numbers in the cache.
+    /// Brings a shard up to date, under its lock. `told` is what it was told before; `groups` are
+    /// the numbers that its groups have in the cache.
     pub(crate) fn tell(
         &self,
         ranking: &mut Ranking,
@@ -373,13 +382,13 @@ impl Habits {
         }
         let lessons = self.now.lessons.load(Acquire);
         if told.lessons != lessons {
-            // Written before the lesson.
+            // `tables` was written before the lesson was announced.
             let now = Told { lessons, tables: self.now.tables.load(Acquire) };
             let before = std::mem::replace(told, now);
             ranking.note_lesson();
-            // From here on groups that change will do.
+            // After this, reporting the groups that change is enough.
             self.tell_held(ranking.classes());
-            // Mostly the tables are the same, and only what is in them another.
+            // Usually the tables are the same, and only their contents have changed.
             if before.tables != now.tables {
                 groups
                     .enumerate()
@@ -399,8 +408,8 @@ impl Habits {
     }
 }
 
-/// A small part of an epoch, so that these do not get much longer for it: a power of two, by which
-/// shards tell where a batch is full.
+/// A small part of an epoch, so that epochs do not get much longer because of batches. It is a
+/// power of two, so that shards can tell from a count whether a batch is full.
 fn batch(learner: &Learner) -> u32 {
     1 << (learner.epoch_length() / 32).clamp(1, 64).ilog2()
 }

@@ -1,4 +1,4 @@
-//! What requests do to a shard, and what the policy hears of them.
+//! What requests do to a shard, and what they report to the policy.
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
@@ -15,7 +15,7 @@ use crate::sync::thread_number;
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
     #[inline]
     pub(super) fn part(&self, hash: u64) -> &Part<K, V> {
-        // By bits in the middle: the index of a shard uses the lowest and the highest ones.
+        // The middle bits choose the shard: its index uses the lowest and the highest ones.
         let bits = u64::from((hash >> 16) as u32);
         &self.shards[((bits * self.shards.len() as u64) >> 32) as usize]
     }
@@ -24,7 +24,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         assert!(group.cache == self.number, "{} is a group of another cache", group.name);
     }
 
-    /// `group`: that of what is put in if it is missed, where that is known.
+    /// The value of a key. `group` is the group that the value will be put in if it is missed, if
+    /// that is known.
     #[inline]
     pub(super) fn get<Q>(&self, hash: u64, key: &Q, group: Option<usize>) -> Option<V>
     where
@@ -48,13 +49,13 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         Some(value)
     }
 
-    /// Those of the thread.
+    /// The counters of the calling thread.
     #[inline]
     pub(super) fn finds(&self) -> &Finds {
         &self.finds[thread_number() & (self.finds.len() - 1)]
     }
 
-    /// What a hit leaves beside its mark: where it is the first in its epoch, of an entry of a group.
+    /// Counts a hit. `first` is the entry's group if the hit is the entry's first in this epoch.
     #[inline]
     pub(super) fn count_hit(&self, finds: &Finds, hash: u64, first: Option<usize>) {
         if first.is_some() {
@@ -67,7 +68,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         }
     }
 
-    /// Does for a hit what few caches need. Whether it is one: its time is not over.
+    /// Does for a hit what only few caches need. Returns whether it is a hit: the entry has not
+    /// expired.
     #[cold]
     pub(super) fn hit_with_care(&self, shard: &Shard<K, V>, frame: u32) -> bool {
         if let Some(now) = self.common.now() {
@@ -93,7 +95,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         None
     }
 
-    /// Whether the last of so many requests completes a batch, of which the clock is to be told.
+    /// Whether the last of this many requests completes a batch, which is to be reported to the
+    /// clock.
     #[inline]
     fn is_batch(&self, requests: u64) -> bool {
         requests & (self.common.habits.batch() as u64 - 1) == 0
@@ -105,7 +108,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let now = self.common.now();
         let mut gone = self.common.departures();
         let part = self.part(hash);
-        // Before the guard, so that they go after it, also where the user's code panics.
+        // Declared before the guard, so that they are dropped after it, even if the program's code
+        // panics.
         let mut insertion = Insertion::new(hash, key, value, weight, group);
         let _detached;
         let mut shard = part.shard.write();
@@ -114,12 +118,14 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         drop(shard);
         self.common.habits.met(hash, Shard::<K, V>::number_of(group), true);
         let old = old.map(|at| gone.value(at).clone());
-        // Before it is returned: a value is not dropped, where a listener panics, once it has been.
+        // Before the value is returned: if a listener panicked afterwards, the value would not be
+        // dropped.
         drop(gone);
         old
     }
 
-    /// Gives a key its value, whether it had one or not. Where the one that it had is in `gone`.
+    /// Gives a key its value, whether it had one or not. Returns the place in `gone` of the value
+    /// that it had.
     pub(super) fn put(
         &self,
         shard: &mut Shard<K, V>,
@@ -130,7 +136,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let common = &self.common;
         shard.catch_up(common);
         if let Some(now) = now {
-            // First, so that what comes has their places.
+            // First, so that the new entry can have their places.
             shard.expire_some(now, common, gone);
         }
         let mut frame = shard.find(insertion.hash, insertion.key());
@@ -156,7 +162,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
             if let Some(now) = now {
                 shard.times.write(at, now);
             }
-            // Whoever inserts it, it is for the group that the entry is in.
+            // Whichever group it was inserted for, it counts for the group that the entry is in.
             shard.shrink_to_fit(shard.group_of(at), common, gone);
             old
         } else {
@@ -170,7 +176,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
     }
 }
 
-/// Whether the time of the entry in this frame is over by now, where there are such times at all.
+/// Whether the entry in this frame has expired, if entries expire at all.
 #[inline]
 pub(super) fn over<K: Hash + Eq, V, S>(
     shard: &Shard<K, V>,

@@ -1,4 +1,4 @@
-//! A part of a cache with a lock of its own.
+//! A part of a cache, with its own lock.
 
 mod compact;
 mod room;
@@ -24,46 +24,47 @@ use crate::habits::Told;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// Evicted entries that are remembered for each one that is held.
+/// How many evicted entries are remembered for each entry that is held.
 const GHOSTS: usize = 3;
-/// For how many entries, at least, there may be ghosts.
+/// There may be ghosts for at least this many entries.
 const GHOSTS_FOR: usize = 32;
-/// Frames that each insertion looks at for entries whose time is over.
+/// How many frames each insertion looks at for expired entries.
 const LOOKS: usize = 2;
 
-/// Entries by key, each in a frame, and all that is known of them.
+/// Entries by key, each in a frame, and everything that is known about them.
 pub(super) struct Shard<K, V> {
     /// From hashes of keys to frames.
     index: Index,
     slots: Slots<K, V>,
     ranking: Ranking,
     ghosts: Ghosts,
-    /// What the policy was told.
+    /// What the policy was told last.
     told: Told,
-    /// Groups of which the policy knows.
+    /// The groups that the policy knows.
     groups: Vec<Arc<Group>>,
-    /// Their figures are kept: there are several, or somebody has asked for the first.
+    /// Whether the groups' figures are kept: if there are several groups, or somebody has asked for
+    /// the first one.
     pub(super) counts_groups: bool,
     claims: Claims,
     /// Where the next eviction begins to look for a group.
     cookie: usize,
-    /// What it may hold.
+    /// The weight that the shard may hold.
     capacity: u64,
     weight: u64,
-    /// By frame; empty where all weigh 1.
+    /// By frame; empty if all entries weigh 1.
     weights: Vec<u32>,
-    /// By frame; empty where there is one group only.
+    /// The groups' numbers, by frame; empty if there is only one group.
     members: Vec<u32>,
     pub(super) times: Times,
-    /// Frames that must not be evicted, and by how many guards each.
+    /// Frames that must not be evicted, with the number of guards of each.
     pins: BTreeMap<u32, Pin>,
-    /// How many each group has of these, where it has any.
+    /// How many of these each group has, if any.
     pins_of: BTreeMap<usize, u32>,
-    /// What these weigh.
+    /// The weight of the pinned entries.
     pinned: u64,
     pins_made: u64,
     pub(super) flights: HashTable<InFlight<K, V>>,
-    /// No error that is remembered is over before that.
+    /// No remembered error expires before this.
     pub(super) errors_over: Duration,
     pub(super) counts: Counts,
 }
@@ -82,7 +83,7 @@ pub(super) struct InFlight<K, V> {
     pub(super) error_until: Option<Duration>,
 }
 
-/// What happened in a shard, but for hits and misses.
+/// What happened in a shard, except hits and misses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) insertions: u64,
@@ -93,13 +94,13 @@ pub(super) struct Counts {
     pub(super) declined: u64,
 }
 
-/// An entry to be: made before the lock is taken, and dropped after it is let go, also where the user's code panics
-/// before it is in.
+/// An entry to be inserted. It is made before the lock is taken, and dropped after the lock is
+/// released, even if the program's code panics before the entry is in.
 pub(super) struct Insertion<'a, K, V> {
     pub(super) hash: u64,
     entry: Option<(K, V)>,
     pub(super) weight: u32,
-    /// `None` for the default one.
+    /// `None` for the default group.
     pub(super) group: Option<&'a Group>,
 }
 
@@ -152,7 +153,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.weight
     }
 
-    /// Where the entry with this key is.
+    /// The frame of the entry with this key.
     #[inline]
     pub(super) fn find<Q>(&self, hash: u64, key: &Q) -> Option<u32>
     where
@@ -162,7 +163,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.find_entry(hash, key).map(|(frame, _)| frame)
     }
 
-    /// The entry with this key, and where it is.
+    /// The frame of the entry with this key, and the entry.
     #[inline]
     pub(super) fn find_entry<Q>(&self, hash: u64, key: &Q) -> Option<(u32, Entry<'_, K, V>)>
     where
@@ -178,13 +179,13 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         found
     }
 
-    /// This key was not found, and may be inserted soon.
+    /// To be called when a key was not found, and may be inserted soon.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
         self.ghosts.prefetch(by_other_bits(hash));
     }
 
-    /// The entry in a frame that was found.
+    /// The entry in a frame that was found before.
     #[inline]
     pub(super) fn entry(&self, frame: u32) -> Entry<'_, K, V> {
         self.slots.get(frame).expect("frames that are found are held")
@@ -198,7 +199,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.members.get(frame as usize).map_or(0, |&group| group as usize)
     }
 
-    /// A group whose figures are kept: all, or none.
+    /// The group, if figures of groups are kept: those of all groups are, or of none.
     #[inline]
     pub(super) fn counted(&self, group: usize) -> Option<&Group> {
         self.counts_groups.then(|| &*self.groups[group])
@@ -208,7 +209,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.weights.get(frame as usize).copied().unwrap_or(1)
     }
 
-    /// Lets the policy hear of what happened elsewhere.
+    /// Lets the policy hear of what happened outside this shard.
     pub(super) fn catch_up<S>(&mut self, common: &Common<K, V, S>) {
         while self.groups.len() < common.groups.count() {
             self.ranking.add_group(common.habits.worth(self.groups.len()));
@@ -223,19 +224,20 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         common.habits.tell(ranking, slots, 0..self.groups.len(), told);
     }
 
-    /// The number of the group that gets what is inserted for this one.
+    /// The number of the group that gets an entry inserted for this one: the default one if it was
+    /// removed.
     pub(super) fn number_of(group: Option<&Group>) -> usize {
         group.filter(|group| !group.is_removed()).map_or(0, |group| group.number)
     }
 
-    /// This group has the number from now on, of which there may have been another one.
+    /// Notes that this group has its number from now on, which another group may have had before.
     pub(super) fn replace_group(&mut self, group: &Arc<Group>) {
         if let Some(place) = self.groups.get_mut(group.number) {
             *place = Arc::clone(group);
         }
     }
 
-    /// Hands all that a group has to the default one, and forgets what is known of it.
+    /// Hands everything that a group has to the default group, and forgets what is known about it.
     pub(super) fn disband<S>(&mut self, number: usize, common: &Common<K, V, S>) {
         for at in 0..self.members.len() {
             let frame = at as u32;
@@ -259,18 +261,18 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.ranking.reset_group(number, common.habits.worth(number));
     }
 
-    /// Whether an entry of this weight fits if nothing else is there.
+    /// Whether an entry of this weight fits if there is nothing else.
     pub(super) fn may_hold(&self, weight: u32) -> bool {
         weight as u64 <= self.capacity
     }
 
-    /// Sets what it may hold; what is too much is to be evicted then.
+    /// Sets the weight that the shard may hold. The caller evicts what is too much then.
     pub(super) fn set_capacity(&mut self, capacity: u64) {
         self.capacity = capacity;
     }
 
-    /// Puts an entry in that is not there, and evicts what has to go for it. Where there is no room for it, or it
-    /// is not worth that of another one, it is turned away.
+    /// Inserts an entry whose key is not there, and evicts what has to go for it. If there is no
+    /// room for it, or it is not worth the place of another entry, it is turned away.
     pub(super) fn insert<S: BuildHasher>(
         &mut self,
         insertion: &mut Insertion<'_, K, V>,
@@ -291,7 +293,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             return None;
         }
         let mark = Mark::new(self.ranking.epoch());
-        // First what calls the user's hasher, which may panic.
+        // The program's hasher is called first, because it may panic.
         let most = if common.weigher.is_none() { self.capacity } else { u64::MAX };
         let Self { index, slots, .. } = self;
         index.reserve(most, |frame| slots.get(frame).map_or(0, |entry| common.hash(entry.key)));
@@ -330,8 +332,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         }
     }
 
-    /// Evicts what the group would give next: for itself, or for another one if it has it to spare.
-    /// Whether it could.
+    /// Evicts the entry that the group would give next: for itself, or, if it can spare the entry,
+    /// for another group. Returns whether it did.
     fn evict_from<S: BuildHasher>(
         &mut self,
         group: usize,
@@ -341,7 +343,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
     ) -> bool {
         let now = common.now();
         let Some(victim) = self.ranking.evict(group, &self.slots) else { return false };
-        // The user's code may panic; and shards do not know of each other: what is taken is counted first.
+        // The program's hasher may panic, so it is called while the victim can still be put back.
+        // Shards do not know of each other, so the group's count is lowered before the entry goes.
         let hash = catch_unwind(AssertUnwindSafe(|| common.hash(self.entry(victim.frame).key)));
         let weight = self.weight_of(victim.frame) as u64;
         let given =
@@ -353,7 +356,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         if !given {
             return false;
         }
-        // Where entries weigh more than they did, or are fewer, what is known of their time is of another scale.
+        // If entries weigh more than they did, or are fewer, what is known about their time is of
+        // another scale.
         if self.fit_ghosts() {
             common.entries_are(self.len());
         }
@@ -374,7 +378,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         true
     }
 
-    /// Begins with other ghosts where there are far too few for the entries, or too many. Whether it does.
+    /// Replaces the ghosts if they are far too few for the entries, or far too many. Returns
+    /// whether it did.
     fn fit_ghosts(&mut self) -> bool {
         let fits = self.len() * GHOSTS / 2..=self.len().max(GHOSTS_FOR) * GHOSTS * 2;
         let other = !fits.contains(&self.ghosts.capacity());
@@ -384,7 +389,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         other
     }
 
-    /// Empties a frame of which the policy does not know any more, nor the group's count.
+    /// Empties a frame that neither the policy nor the group's count knows any more.
     fn vacate(&mut self, hash: u64, frame: u32) -> (K, V) {
         self.index.remove(hash, frame);
         let weight = self.weight_of(frame) as u64;
@@ -392,7 +397,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.slots.remove(frame)
     }
 
-    /// Takes an entry out that was found.
+    /// Removes an entry that was found.
     pub(super) fn remove(&mut self, hash: u64, frame: u32) -> (K, V) {
         if self.pins.contains_key(&frame) {
             self.forget_pin(frame);
@@ -405,7 +410,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.vacate(hash, frame)
     }
 
-    /// Gives an entry that was found another value and weight. What is too heavy now goes.
+    /// Gives an entry that was found another value and weight, and returns the old value. The
+    /// caller evicts what is too much then.
     pub(super) fn replace<S>(
         &mut self,
         frame: u32,
@@ -427,7 +433,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         std::mem::replace(self.slots.value_mut(frame), value)
     }
 
-    /// Looks at some frames, in turn, for entries whose time is over.
+    /// Looks at some frames, in turn, for expired entries, and removes these.
     pub(super) fn expire_some<S: BuildHasher>(
         &mut self,
         now: Duration,
@@ -440,7 +446,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         }
     }
 
-    /// Removes the entry in this frame if its time is over.
+    /// Removes the entry in this frame if it has expired.
     pub(super) fn expire<S: BuildHasher>(
         &mut self,
         frame: u32,
@@ -457,7 +463,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         }
     }
 
-    /// Takes all entries out but those that are to be kept.
+    /// Removes all entries for which `keep` returns false, and those that have expired.
     pub(super) fn retain<S: BuildHasher>(
         &mut self,
         now: Option<Duration>,
@@ -479,8 +485,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         }
     }
 
-    /// Lets a load of this key that is under way, or its error, have nothing to do with the cache any
-    /// more.
+    /// Detaches a load of this key that is under way, or its remembered error, from the cache, and
+    /// returns it.
     pub(super) fn detach<Q>(&mut self, hash: u64, key: &Q) -> Option<InFlight<K, V>>
     where
         K: std::borrow::Borrow<Q>,
@@ -489,7 +495,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.take_flight(hash, |it| it.hash == hash && it.key.borrow() == key)
     }
 
-    /// A load has failed: its error is remembered until then.
+    /// Remembers the error of a failed load until this time.
     pub(super) fn remember_error(
         &mut self,
         hash: u64,
@@ -502,7 +508,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         }
     }
 
-    /// Takes the errors out that are over.
+    /// Moves the errors whose time is over to `over`.
     pub(super) fn forget_errors(&mut self, now: Duration, over: &mut Vec<InFlight<K, V>>) {
         let is_over = |it: &mut InFlight<K, V>| it.error_until.is_some_and(|until| until <= now);
         over.extend(self.flights.extract_if(is_over));
@@ -522,7 +528,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         Some(found.remove().0)
     }
 
-    /// Keeps the entry in this frame from eviction; returns what [`unpin`](Self::unpin) wants.
+    /// Keeps the entry in this frame from eviction. Returns the `id` for [`unpin`](Self::unpin).
     pub(super) fn pin(&mut self, frame: u32) -> u64 {
         if let Some(pin) = self.pins.get_mut(&frame) {
             pin.guards += 1;
@@ -536,7 +542,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.pins_made
     }
 
-    /// The entry in this frame is not kept any more.
+    /// Forgets that the entry in this frame is pinned.
     fn forget_pin(&mut self, frame: u32) {
         self.pins.remove(&frame);
         self.pinned -= self.weight_of(frame) as u64;
@@ -549,8 +555,9 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         }
     }
 
-    /// One guard is gone. What the shard has too much goes: nothing could while this was pinned. Nothing
-    /// happens where the entry was removed.
+    /// To be called when a guard is dropped. After an entry's last guard, evicts what the group or
+    /// the shard has too much, which may not have been possible before. Does nothing if the entry
+    /// was removed.
     pub(super) fn unpin<S: BuildHasher>(
         &mut self,
         frame: u32,
@@ -569,14 +576,14 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         }
     }
 
-    /// Bytes that the shard takes beside its entries' payload.
+    /// Bytes that the shard uses to remember evicted entries.
     pub(super) fn ghost_memory(&self) -> usize {
         self.ghosts.memory()
     }
 }
 
-/// The hash for the ghosts: they use the highest bits and some low ones, in which all keys of a shard
-/// are alike or which the index uses.
+/// The hash for the ghosts. These use the highest bits and some low ones, in which the keys of a
+/// shard are alike, or which the index uses; so the bits are rotated.
 fn by_other_bits(hash: u64) -> u64 {
     hash.rotate_left(24)
 }
