@@ -7,18 +7,17 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use homing_socket::RateLimit;
-use rustls::client::verify_server_cert_signed_by_trust_anchor;
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
-use rustls::server::{
-    NoServerSessionStorage, ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier,
-};
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::TLS13;
-use rustls::{CertificateError as Invalid, RootCertStore, ServerConfig};
+use rustls::{RootCertStore, ServerConfig};
+
+use crate::validity;
 
 /// The chain that the server shows, its own certificate first.
 const CERTIFICATE: &str = "server-cert.pem";
@@ -30,8 +29,8 @@ const CLIENTS_CA: &str = "ca-cert.pem";
 const REVOKED: &str = "ca-crl.pem";
 /// What messages call that list.
 const LIST: &str = "list of revoked certificates";
-/// How long before a certificate expires the server warns that it will.
-const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+/// How often the server looks whether its certificate has expired or soon will.
+const VALIDITY_CHECKED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Whether clients have to show a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +50,27 @@ struct Folder {
     path: PathBuf,
     verify_peer: VerifyPeer,
     config: Mutex<Arc<ServerConfig>>,
-    /// Stamps of the files that `config` was read from. Locked while the files are looked at, which
-    /// may take long.
-    stamps: Mutex<Stamps>,
+    /// Locked while the files are looked at, which may take long.
+    read: Mutex<Loaded>,
+}
+
+/// What `config` was read from.
+struct Loaded {
+    stamps: Stamps,
+    /// The chain that the server shows.
+    chain: Vec<CertificateDer<'static>>,
+    /// When it was last looked at whether the chain is valid at that time.
+    checked: Instant,
+}
+
+impl Loaded {
+    /// Warns if clients refuse the chain because of the time, or soon will.
+    fn check_validity(&mut self, folder: &Path) {
+        self.checked = Instant::now();
+        if let Some(problem) = validity::problem(&self.chain, UnixTime::now()) {
+            tracing::warn!("{} {problem}", folder.join(CERTIFICATE).display());
+        }
+    }
 }
 
 /// Each file's inode number, and when it was changed last.
@@ -116,33 +133,40 @@ impl Certificates {
     /// [`CertificateError`] names the file.
     pub fn load(folder: &Path, verify_peer: VerifyPeer) -> Result<Self, CertificateError> {
         let stamps = stamps(folder);
-        let config = Arc::new(config(folder, verify_peer)?);
+        let (config, chain) = config(folder, verify_peer)?;
         warn_of_readers(&folder.join(KEY));
-        let (path, config, stamps) = (folder.to_owned(), Mutex::new(config), Mutex::new(stamps));
-        Ok(Self(Arc::new(Folder { path, verify_peer, config, stamps })))
+        let mut read = Loaded { stamps, chain, checked: Instant::now() };
+        read.check_validity(folder);
+        let (path, config) = (folder.to_owned(), Mutex::new(Arc::new(config)));
+        Ok(Self(Arc::new(Folder { path, verify_peer, config, read: Mutex::new(read) })))
     }
 
     /// The configuration for a client that connects now. If the files were replaced by unusable
     /// ones, the previous configuration stays: files are replaced one after the other, and nobody
     /// may be there to repair them.
     pub(crate) fn current(&self) -> Arc<ServerConfig> {
-        let Folder { path, verify_peer, config, stamps } = &*self.0;
+        let Folder { path, verify_peer, config, read } = &*self.0;
         let config = || config.lock().unwrap_or_else(PoisonError::into_inner);
         // A thread that comes while another looks at the files does not wait for that.
-        if let Ok(mut read) = stamps.try_lock() {
-            let now = self::stamps(path);
+        if let Ok(mut read) = read.try_lock() {
+            let now = stamps(path);
             // Without the list, clients that it revoked would be served.
             let is_list_gone =
-                *verify_peer == VerifyPeer::Yes && read[3].is_some() && now[3].is_none();
-            let new = (*read != now).then(|| {
+                *verify_peer == VerifyPeer::Yes && read.stamps[3].is_some() && now[3].is_none();
+            let new = (read.stamps != now).then(|| {
                 if is_list_gone {
                     return Err(CertificateError::Empty { what: LIST, path: path.join(REVOKED) });
                 }
                 self::config(path, *verify_peer)
             });
             match new {
-                None => {}
-                Some(Ok(new)) => (*read, *config()) = (now, Arc::new(new)),
+                None if read.checked.elapsed() < VALIDITY_CHECKED => {}
+                None => read.check_validity(path),
+                Some(Ok((new, chain))) => {
+                    *config() = Arc::new(new);
+                    (read.stamps, read.chain) = (now, chain);
+                    read.check_validity(path);
+                }
                 Some(Err(error)) => {
                     static FAILURES: RateLimit = RateLimit::new();
                     let what = "new certificates cannot be used: those before still hold";
@@ -171,7 +195,11 @@ fn stamps(folder: &Path) -> Stamps {
     })
 }
 
-fn config(folder: &Path, verify_peer: VerifyPeer) -> Result<ServerConfig, CertificateError> {
+/// Reads a folder. Returns what it says, and the chain that the server shows.
+fn config(
+    folder: &Path,
+    verify_peer: VerifyPeer,
+) -> Result<(ServerConfig, Vec<CertificateDer<'static>>), CertificateError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     // TLS 1.3 alone: with keys of 1.2 a connection is over after 2^24 records, which is half an
     // hour at 10,000 a second.
@@ -203,51 +231,17 @@ fn config(folder: &Path, verify_peer: VerifyPeer) -> Result<ServerConfig, Certif
         }
     };
     let chain = certificates(&folder.join(CERTIFICATE))?;
-    if let Some(problem) = validity_problem(&chain, builder.crypto_provider(), UnixTime::now()) {
-        tracing::warn!("{} {problem}", folder.join(CERTIFICATE).display());
-    }
     let key = key(&folder.join(KEY))?;
     let identity = |source| CertificateError::Identity { folder: folder.to_owned(), source };
-    let mut config = builder.with_single_cert(chain, key).map_err(identity)?;
+    let mut config = builder.with_single_cert(chain.clone(), key).map_err(identity)?;
     // Clients stay long and connect seldom, so nothing is kept for the next time.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
-    Ok(config)
+    Ok((config, chain))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     all_of("certificate", path)
-}
-
-/// What is to be said of a chain that clients refuse at this time, or soon will, because of the time.
-fn validity_problem(
-    chain: &[CertificateDer<'_>],
-    provider: &CryptoProvider,
-    now: UnixTime,
-) -> Option<&'static str> {
-    let soon = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + EXPIRES_SOON);
-    // Who has signed it is for clients to say: the check looks at the time before it looks for that.
-    let nobody = RootCertStore::empty();
-    let at = |certificate, time| {
-        let parsed = ParsedCertificate::try_from(certificate).ok()?;
-        let algorithms = provider.signature_verification_algorithms.all;
-        match verify_server_cert_signed_by_trust_anchor(&parsed, &nobody, &[], time, algorithms) {
-            Err(rustls::Error::InvalidCertificate(invalid)) => Some(invalid),
-            _ => None,
-        }
-    };
-    chain.iter().find_map(|certificate| match (at(certificate, now)?, at(certificate, soon)?) {
-        (Invalid::NotValidYet | Invalid::NotValidYetContext { .. }, _) => {
-            Some("is not valid yet: clients that check it refuse this server; is the clock right?")
-        }
-        (Invalid::Expired | Invalid::ExpiredContext { .. }, _) => {
-            Some("has expired: clients that check it refuse this server; replace it")
-        }
-        (_, Invalid::Expired | Invalid::ExpiredContext { .. }) => {
-            Some("expires within 14 days: replace it before that")
-        }
-        _ => None,
-    })
 }
 
 fn revoked(folder: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, CertificateError> {
@@ -296,30 +290,5 @@ fn is_encrypted(path: &Path) -> bool {
 fn warn_of_readers(key: &Path) {
     if key.metadata().is_ok_and(|file| file.mode() & 0o077 != 0) {
         tracing::warn!("{} is not for its owner alone: chmod 600 it", key.display());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
-
-    use super::*;
-
-    #[test]
-    fn a_certificate_says_when_clients_refuse_it_because_of_the_time() {
-        let mut params = CertificateParams::new(["volumes.example".to_owned()]).unwrap();
-        params.not_before = date_time_ymd(2025, 6, 1);
-        params.not_after = date_time_ymd(2026, 6, 1);
-        let made = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-        let (chain, provider) = ([made.der().clone()], aws_lc_rs::default_provider());
-        let said = |year, month, day| {
-            let then = date_time_ymd(year, month, day).unix_timestamp();
-            let then = UnixTime::since_unix_epoch(Duration::from_secs(then.try_into().unwrap()));
-            validity_problem(&chain, &provider, then).unwrap_or_default()
-        };
-        assert!(said(2025, 5, 31).starts_with("is not valid yet"));
-        assert_eq!((said(2025, 6, 2), said(2026, 5, 17)), ("", ""));
-        assert!(said(2026, 5, 19).starts_with("expires within 14 days"));
-        assert!(said(2026, 6, 2).starts_with("has expired"));
     }
 }

@@ -50,6 +50,7 @@ mod pool;
 mod server;
 mod stream;
 mod tls;
+mod validity;
 mod zeroes;
 
 pub use background::OnWorkqueue;
