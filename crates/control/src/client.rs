@@ -106,6 +106,8 @@ pub struct Client {
     stream: UnixStream,
     path: PathBuf,
     lines: Lines,
+    /// The server was out of step, or took too long: nothing that it has sent or still sends is an answer.
+    ended: bool,
 }
 
 impl Client {
@@ -116,7 +118,8 @@ impl Client {
             Ok(stream) => stream,
             Err(error) => return Err(ClientError::Io { path, source: told(error) }),
         };
-        let mut client = Self { stream, path, lines: Lines::new(ANSWER_LENGTH_MAX) };
+        let lines = Lines::new(ANSWER_LENGTH_MAX);
+        let mut client = Self { stream, path, lines, ended: false };
         let greeting = client.read_line()?;
         wire::check_greeting(&greeting).map_err(|reason| client.protocol(reason))?;
         Ok(client)
@@ -154,6 +157,10 @@ impl Client {
 
     /// Sends a request and reads its answer.
     fn ask(&mut self, request: &Request) -> Result<Answer, ClientError> {
+        if self.ended {
+            let source = io::Error::new(io::ErrorKind::NotConnected, "it was cut off before");
+            return Err(self.io(source));
+        }
         let sent = self.stream.write_all(&request.line());
         // A server that has hung up may have said why before that.
         let answer = match (self.read_line(), sent) {
@@ -203,20 +210,27 @@ impl Client {
         }
     }
 
-    fn out_of_step(&self) -> ClientError {
+    fn out_of_step(&mut self) -> ClientError {
         self.protocol("it answered what was not asked".to_owned())
     }
 
     /// Ends the connection, too: an answer that comes late must not be taken for that of the next
     /// request.
-    fn protocol(&self, reason: String) -> ClientError {
-        let _ = self.stream.shutdown(Shutdown::Both);
+    fn protocol(&mut self, reason: String) -> ClientError {
+        self.end();
         ClientError::Protocol { path: self.path.clone(), reason }
     }
 
-    fn io(&self, error: io::Error) -> ClientError {
-        let _ = self.stream.shutdown(Shutdown::Both);
+    fn io(&mut self, error: io::Error) -> ClientError {
+        self.end();
         ClientError::Io { path: self.path.clone(), source: told(error) }
+    }
+
+    /// Ends the connection. What has come before could still be read after the shutdown, so `ended` says that it
+    /// is no answer.
+    fn end(&mut self) {
+        self.ended = true;
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 

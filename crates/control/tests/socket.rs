@@ -335,3 +335,28 @@ fn a_socket_of_something_else_is_recognised() {
     assert!(error.to_string().contains("something else") && began.elapsed() < PROMPT, "{error}");
     other.join().unwrap();
 }
+
+/// Else what comes behind it would be taken for the answer to the next request.
+#[test]
+fn what_comes_behind_an_answer_that_makes_no_sense_is_not_taken_for_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let other = thread::spawn(move || {
+        for answers in
+            ["{\"value\":1}\n{\"value\":\"late\"}\n", "{\"ok\":true}\n{\"value\":\"late\"}\n"]
+        {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(format!("{{\"control\":1}}\n{answers}").as_bytes()).unwrap();
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    });
+    for _ in 0..2 {
+        let mut client = Client::connect(&path).unwrap();
+        let error = client.get("one").unwrap_err();
+        assert!(matches!(&error, ClientError::Protocol { .. }), "{error}");
+        let error = client.get("other").unwrap_err();
+        assert!(matches!(&error, ClientError::Io { .. }), "{error}");
+    }
+    other.join().unwrap();
+}
