@@ -80,8 +80,9 @@ impl Machine {
             Scope::Cpu => self.group_by(|cpu| cpu.cpu),
             Scope::Smt => self.group_by(|cpu| cpu.core),
             Scope::CacheShard => {
+                let cores = self.group_by(|cpu| cpu.core);
                 let caches = self.group_by(Cpu::cache_domain);
-                caches.iter().flat_map(|cache| self.shards(cache)).collect()
+                caches.iter().flat_map(|cache| shards(cache, &cores)).collect()
             }
             Scope::Cache => self.group_by(Cpu::cache_domain),
             Scope::Numa => self.group_by(|cpu| cpu.numa_nodes.clone()),
@@ -100,23 +101,22 @@ impl Machine {
         }
         groups.into_iter().map(|(_, group)| group).collect()
     }
+}
 
-    /// Cuts one cache into shards as the kernel does: cores / 8 rounded half up, cores spread
-    /// evenly with the larger shards first, siblings together.
-    fn shards(&self, cache: &CpuSet) -> Vec<CpuSet> {
-        let cores: Vec<CpuSet> =
-            self.group_by(|cpu| cpu.core).into_iter().filter(|c| c.intersects(cache)).collect();
-        let count = ((cores.len() + CORES_PER_SHARD / 2) / CORES_PER_SHARD).max(1);
-        let (base, larger) = (cores.len() / count, cores.len() % count);
-        let mut rest = cores.as_slice();
-        (0..count)
-            .map(|index| {
-                let (shard, later) = rest.split_at(base + usize::from(index < larger));
-                rest = later;
-                shard.iter().fold(CpuSet::EMPTY, |set, core| set.or(core)).and(cache)
-            })
-            .collect()
-    }
+/// Cuts one cache into shards as the kernel does: cores / 8 rounded half up, cores spread evenly
+/// with the larger shards first, siblings together. `all_cores` are those of the machine.
+fn shards(cache: &CpuSet, all_cores: &[CpuSet]) -> Vec<CpuSet> {
+    let cores: Vec<&CpuSet> = all_cores.iter().filter(|core| core.intersects(cache)).collect();
+    let count = ((cores.len() + CORES_PER_SHARD / 2) / CORES_PER_SHARD).max(1);
+    let (base, larger) = (cores.len() / count, cores.len() % count);
+    let mut rest = cores.as_slice();
+    (0..count)
+        .map(|index| {
+            let (shard, later) = rest.split_at(base + usize::from(index < larger));
+            rest = later;
+            shard.iter().fold(CpuSet::EMPTY, |set, core| set.or(core)).and(cache)
+        })
+        .collect()
 }
 
 #[cfg(test)]
