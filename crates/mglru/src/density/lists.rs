@@ -1,8 +1,9 @@
 //! Frames in lists, one for each class and age: the list that is worth least gives the victims.
 //!
-//! As time passes a list joins that of the next age, whole: two links, however many frames. It does when somebody next
-//! needs it: of thousands of groups most are idle. A group
-//! has memory for classes of which it ever had frames, so a small group takes little.
+//! As time passes, a whole list joins that of the next age: two links change, however many frames
+//! it has. This happens when the group's lists are next needed, because most of thousands of groups
+//! are idle. A group has memory only for classes of which it ever had frames, so a small group
+//! takes little.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -30,19 +31,22 @@ const ROWS: [u32; 32] = {
 /// No row: the class never had a frame.
 const ABSENT: u8 = u8::MAX;
 
-/// For how many epochs pages that were read ahead are waited for: an eighth of a cacheful of requests.
+/// For how many epochs pages that were read ahead are expected to be used: an eighth of a cacheful
+/// of requests.
 const AHEAD_EPOCHS: u32 = 16;
 
 /// The lists of one group, and which of them is worth least.
 #[derive(Debug)]
 pub(super) struct Lists {
-    /// Where each class has its row; empty before the first frame.
+    /// The number of each class's row; empty before the first frame.
     rows: Box<[u8]>,
-    /// A row for each class that ever had frames: what is read often, the lists, what is counted.
+    /// The rows, one for each class that ever had frames. This is what is read often of a row; its
+    /// lists are in `ends`, and its counts in `feedback`.
     heads: Vec<Head>,
-    /// What each row's [`Key`] is: apart, as victims are looked for among all of them.
+    /// The [`Key`] of each row. They are kept apart because the search for a victim reads them all.
     keys: Vec<Key>,
-    /// The buckets of each row in which there are frames, a bit for each: apart, as each epoch looks at all of them.
+    /// The buckets of each row in which there are frames, a bit for each. They are kept apart
+    /// because each epoch reads them all.
     held: Vec<u32>,
     ends: Vec<[Ends; BUCKETS]>,
     feedback: Vec<Feedback>,
@@ -52,15 +56,16 @@ pub(super) struct Lists {
     swappiness: Swappiness,
     /// Victims come from lists of these ages only, a bit for each bucket.
     open: u32,
-    /// The list that is worth least, as far as keys tell it, unless that has to be found out.
+    /// The list that is worth least, as exactly as keys tell it. `None`: it has to be found out.
     victim: Option<Victim>,
     declined: Declined,
-    /// It took more memory, and its owner has not asked since.
+    /// Whether the lists have taken more memory since the owner last asked.
     grown: bool,
-    /// The epoch and the lesson that it has reached.
+    /// The epoch and the lesson that the lists have reached.
     epoch: u32,
     lesson: u32,
-    /// The bytes that its owner has counted; and whether it is noted that these may be others since, and the classes.
+    /// The bytes that the owner counted last, and whether the owner has noted that these and the
+    /// classes may have changed since.
     pub(super) counted: usize,
     pub(super) is_noted: bool,
 }
@@ -74,11 +79,12 @@ struct Head {
     least: f32,
 }
 
-/// By which the row is found that is worth least: that, less its last eight bits, and then the class, the
-/// lowest of which goes first. Numbers that are not negative are in the order of their bits.
+/// The row with the smallest key is worth least. A key is the bits of the row's least worth, with
+/// the class in place of the last eight, so of equal rows the lowest class goes first. Numbers that
+/// are not negative are in the order of their bits.
 type Key = i32;
 
-/// Of a row without a victim.
+/// The key of a row without a victim.
 const NO_KEY: Key = Key::MAX;
 
 fn key(worth: f32, class: u8) -> Key {
@@ -100,7 +106,7 @@ impl Ends {
     const EMPTY: Self = Self { head: NONE, tail: NONE };
 }
 
-/// The list that is worth least, and what that is.
+/// The list that is worth least, and what its pages are worth.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Victim {
     row: u8,
@@ -114,16 +120,16 @@ impl Victim {
     }
 }
 
-/// The buckets whose lists join older ones in the epochs that follow `from`, up to `to`, a bit for each: those of whose
-/// width a multiple is passed.
+/// The buckets whose lists join older ones in the epochs that follow `from`, up to `to`, a bit for
+/// each: a list is due when a multiple of its bucket's width is passed.
 pub(super) fn due(from: u32, to: u32) -> u32 {
-    // They are powers of two: four buckets have 1, and then two have each.
+    // Widths are powers of two: four buckets have the width 1, and two each of the next widths.
     let count = (from ^ to).checked_ilog2().map_or(0, |highest| 2 * highest + 4);
     (1 << count.min(BUCKETS as u32 - 1)) - 1
 }
 
 impl Lists {
-    /// Without frames, in this epoch and after so many lessons.
+    /// Makes lists without frames, in this epoch and after this many lessons.
     pub(super) fn new(worth: Arc<Worth>, epoch: u32, lesson: u32) -> Self {
         Self {
             epoch,
@@ -146,12 +152,12 @@ impl Lists {
         }
     }
 
-    /// Whether it takes more memory than when this was asked last.
+    /// Whether the lists take more memory than when this was asked last.
     pub(super) fn take_grown(&mut self) -> bool {
         std::mem::take(&mut self.grown)
     }
 
-    /// The bytes that it takes beside itself.
+    /// The bytes that the lists take in addition to `Self`.
     pub(super) fn memory(&self) -> usize {
         self.rows.len()
             + self.heads.capacity() * size_of::<Head>()
@@ -161,7 +167,7 @@ impl Lists {
             + self.feedback.capacity() * size_of::<Feedback>()
     }
 
-    /// Takes over what pages are worth now.
+    /// Sets what pages are worth from now on.
     pub(super) fn learn(&mut self, worth: Arc<Worth>) {
         self.worth = worth;
         self.look_again();
@@ -175,7 +181,7 @@ impl Lists {
         }
     }
 
-    /// Sets of which ages pages may be victims, a bit for each bucket.
+    /// Sets the ages of which pages may be victims, a bit for each bucket.
     pub(super) fn set_open(&mut self, open: u32) {
         if self.open != open {
             self.open = open;
@@ -193,8 +199,8 @@ impl Lists {
         self.victim = None;
     }
 
-    /// What pages of a class and age are worth. Those that were read ahead are sure to be used, unless it
-    /// is long since: then they are worth nothing.
+    /// What pages of a class and age are worth. Pages that were read ahead count as sure to be
+    /// used, unless that was long ago: then they are worth nothing.
     pub(super) fn worth(&self, class: usize, age: usize) -> f32 {
         match class {
             AHEAD if age < bucket(AHEAD_EPOCHS) => f32::from(u16::MAX),
@@ -203,7 +209,7 @@ impl Lists {
         }
     }
 
-    /// What pages of a class and age are worth, for the choice among those of this group.
+    /// What pages of a class and age are worth when this group chooses among its own pages.
     fn weighed(&self, class: usize, bucket: usize) -> f32 {
         let worth = self.worth(class, bucket);
         if class < PASTS { worth } else { worth * self.swappiness.weight() }
@@ -217,7 +223,7 @@ impl Lists {
         }
         let class = class.index();
         if self.rows[class] == ABSENT {
-            // Of the tier of pages used once there is one pace only: the rows cannot run out.
+            // Pages used once have only one pace, so the numbers of rows cannot run out.
             self.rows[class] = self.heads.len() as u8;
             if self.heads.len() == self.heads.capacity() {
                 let more = (self.heads.len() / 2).clamp(1, 4);
@@ -274,7 +280,7 @@ impl Lists {
         }
     }
 
-    /// Takes a frame of this class out of the list that it stands in.
+    /// Takes a frame of this class out of its list.
     pub(super) fn remove(&mut self, links: &mut Links, frame: u32, class: Class) {
         let Link { previous, next } = links[frame];
         if previous != NONE && next != NONE {
@@ -282,7 +288,7 @@ impl Lists {
             links[next].previous = previous;
             return;
         }
-        // At an end: of which list of its class? As it is at an end, it can be seen there.
+        // The frame is at an end of a list of its class. The ends of these lists tell which.
         let row = self.row(class);
         for bucket in ones(self.held[row] as u64) {
             let ends = &mut self.ends[row][bucket];
@@ -314,14 +320,14 @@ impl Lists {
         Some(self.ends[row][bucket].head)
     }
 
-    /// What the frame that is worth least is worth: to whoever compares groups, so whatever this one
-    /// prefers.
+    /// What the frame that is worth least is worth. Groups are compared by this, so the type of
+    /// page that this group prefers to give up does not change it.
     pub(super) fn least(&mut self) -> Option<f32> {
         let (row, bucket) = self.find_victim()?.list();
         Some(self.worth(self.heads[row].class as usize, bucket))
     }
 
-    /// Takes out the page that was read ahead the longest time ago and was not looked at since.
+    /// Takes out the page that was read ahead longest ago and was not looked at since.
     pub(super) fn pop_ahead(&mut self, links: &mut Links) -> Option<u32> {
         let row = *self.rows.get(AHEAD).filter(|&&row| row != ABSENT)? as usize;
         let oldest = self.held[row].checked_ilog2()? as usize;
@@ -338,7 +344,7 @@ impl Lists {
         self.pop(links, row, bucket);
     }
 
-    /// The frame that stands behind the victim in its list.
+    /// The frame that follows the victim in its list.
     ///
     /// # Panics
     ///
@@ -374,7 +380,7 @@ impl Lists {
         self.classes
     }
 
-    /// There are frames of a row's class, or none any more.
+    /// Notes whether there are frames of a row's class.
     fn set_class(&mut self, row: usize, held: bool) {
         let class = self.heads[row].class;
         let (word, bit) = (&mut self.classes[class as usize / 64], 1 << (class % 64));
@@ -398,7 +404,7 @@ impl Lists {
         })
     }
 
-    /// Lets the epochs pass up to this one, and hears of lessons.
+    /// Lets the epochs up to this one pass, and takes a new lesson into account.
     #[inline]
     pub(super) fn catch_up(&mut self, links: &mut Links, epoch: u32, lesson: u32) {
         if self.epoch != epoch {
@@ -410,16 +416,17 @@ impl Lists {
         }
     }
 
-    /// The clock is turned back by an era.
+    /// Turns the clock back by an era.
     pub(super) fn turn_back(&mut self) {
         self.epoch = self.epoch.saturating_sub(super::ERA);
     }
 
-    /// Lets the epochs pass up to this one.
+    /// Lets the epochs up to this one pass.
     fn pass(&mut self, links: &mut Links, epoch: u32) {
         let due = due(self.epoch, epoch);
         for first in (0..self.held.len()).step_by(ROWS.len()) {
-            // Few rows have any that young, and it is hard to foretell which: so there is no branch for each.
+            // Few rows have lists that are due, and which ones is hard to predict: so there is no
+            // branch for each row.
             let rows = self.held[first..].iter().zip(&ROWS);
             let rows =
                 rows.fold(0, |all, (held, row)| all | if held & due == 0 { 0 } else { *row });
@@ -431,11 +438,11 @@ impl Lists {
         self.victim = None;
     }
 
-    /// Lets the lists of these buckets of a row, that are [`due`], join those that they are of in this epoch.
+    /// Lets the lists of a row that are [`due`] join those of the age that they have in this epoch.
     fn age(&mut self, links: &mut Links, row: usize, due: u32, epoch: u32) {
         let moved = self.held[row] & due;
         let (mut moving, mut filled) = (moved, 0);
-        // The oldest first: each has to be gone before the next one comes.
+        // The oldest goes first: each list has to be gone before a younger one takes its bucket.
         while let Some(bucket) = moving.checked_ilog2() {
             moving ^= 1 << bucket;
             let after = bucket_after(bucket as usize, self.epoch, epoch);
@@ -490,8 +497,8 @@ impl Lists {
         }
     }
 
-    /// There are frames in this bucket now: they may be what is worth least of the row. Returns their worth, if
-    /// they may be victims.
+    /// Notes that there are frames in this bucket now, which may be worth least in the row. Returns
+    /// their worth, if they may be victims.
     fn offer(&mut self, row: usize, bucket: usize) -> Option<f32> {
         if !self.is_open(bucket) {
             return None;
@@ -512,7 +519,7 @@ impl Lists {
         let (class, held) = (self.heads[row].class, self.held[row]);
         let (mut least, mut at) = (f32::INFINITY, 0);
         for bucket in ones((held & self.open) as u64) {
-            // Of equal worth, what is older.
+            // Of equal worth, the older bucket.
             let worth = self.weighed(class as usize, bucket);
             if worth <= least {
                 (least, at) = (worth, bucket);

@@ -12,14 +12,14 @@ use super::mark::{Marks, UNUSED, before};
 use super::tiers::{Generation, Swappiness, Tiers, tier_of};
 use crate::prefetch::prefetch;
 
-/// Frames that an eviction may find in a list that they have outgrown, and put elsewhere.
+/// How many frames an eviction may find in a list that they have outgrown, and put elsewhere.
 const SORT_MAX: usize = 16;
 /// Epochs after which every list has joined that of the greatest age.
 const EPOCHS_MAX: u32 = 1 << 14;
 
-/// The oldest that a page is known to be, in epochs.
+/// The greatest age of a page, in epochs: older pages count as this old.
 const AGE_MAX: u16 = 1 << 14;
-/// How often frames are looked through for ages that do not fit into 16 bits.
+/// After how many epochs all frames are searched for ages that would not fit into 16 bits.
 const SWEEP: u32 = 1 << 13;
 
 /// Frames by index, and which of them is worth least, for each group of pages. Their marks are with
@@ -30,16 +30,16 @@ pub struct Ranking {
     links: Links,
     groups: Vec<Lists>,
     epoch: u32,
-    /// How often what pages are worth has changed in place.
+    /// How often the worth of pages has changed in place.
     lesson: u32,
-    /// Groups that may be other than what was counted of them.
+    /// Groups whose memory or classes may have changed since they were counted.
     noted: Vec<u32>,
-    /// The classes that those had which have been counted.
+    /// The classes of the groups that were counted since `changed_classes` was last asked.
     changed: Classes,
-    /// The bytes of all lists.
+    /// The bytes of all lists, as last counted.
     lists_memory: usize,
     horizon: Option<u32>,
-    /// Ages of which pages may be victims, a bit for each bucket.
+    /// The ages of which pages may be victims, a bit for each bucket.
     open: u32,
 }
 
@@ -60,16 +60,16 @@ impl Default for Ranking {
     }
 }
 
-/// What is known of a frame, but for its mark.
+/// What is known of a frame, except its mark.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     history: History,
     class: Class,
-    /// The epoch of the last use that the history knows of, its lower half.
+    /// The lower half of the epoch of the last use that the history knows of.
     last: u16,
 }
 
-/// What remains of an evicted page. Whoever gives it back when the page returns lets it keep its
+/// What remains of an evicted page. If it is given back when the page returns, the page keeps its
 /// past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shadow {
@@ -79,10 +79,10 @@ pub struct Shadow {
 }
 
 impl Shadow {
-    /// Of a page that was never used.
+    /// The shadow of a page that was never used.
     pub const NEVER: Self = Self { epoch: 0, history: 0 };
 
-    /// How many epochs ago the page was used last, about.
+    /// About how many epochs ago the page was used last.
     pub fn age(self, epoch: u32) -> u32 {
         epoch.saturating_sub(self.epoch)
     }
@@ -91,7 +91,7 @@ impl Shadow {
 /// A page that has to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Victim {
-    /// Where it is.
+    /// The frame that it is in.
     pub frame: u32,
     /// Whether it must be written back first.
     pub dirty: bool,
@@ -102,14 +102,15 @@ pub struct Victim {
 }
 
 impl Ranking {
-    /// Without frames or groups.
+    /// Makes a ranking without frames or groups.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a group of pages, worth this much, and returns its number: they count from 0.
+    /// Adds a group of pages that are worth this much, and returns its number. Numbers count from
+    /// 0.
     pub fn add_group(&mut self, worth: Arc<Worth>) -> usize {
-        // They are large: doubling would take much for nothing.
+        // Groups are large: doubling the room for them would waste memory.
         if self.groups.len() == self.groups.capacity() {
             self.groups.reserve_exact((self.groups.len() / 8).clamp(1, 16));
         }
@@ -124,7 +125,7 @@ impl Ranking {
         lists
     }
 
-    /// The lists of a group as they are now, to be changed.
+    /// The lists of a group, brought up to date, to be changed.
     #[inline]
     fn lists(&mut self, group: usize) -> (&mut Lists, &mut Links) {
         let lists = &mut self.groups[group];
@@ -136,7 +137,7 @@ impl Ranking {
         (lists, &mut self.links)
     }
 
-    /// Counts what has changed.
+    /// Counts the memory and classes of groups that may have changed.
     fn count(&mut self) {
         for group in self.noted.drain(..) {
             let lists = &mut self.groups[group as usize];
@@ -165,7 +166,7 @@ impl Ranking {
         self.groups[group] = self.new_lists(worth);
     }
 
-    /// A group goes, or begins anew.
+    /// Stops counting the memory of a group that goes or begins anew.
     fn forget(&mut self, group: usize) {
         self.count();
         self.lists_memory -= self.groups[group].counted;
@@ -176,9 +177,9 @@ impl Ranking {
         self.groups[group].set_swappiness(swappiness);
     }
 
-    /// Keeps pages from eviction that were used within this many epochs: 0 are those that were used in
-    /// this one. Others of about the same age (within a half octave) are kept, too; but none that was
-    /// not used for 12,288 epochs. `None` keeps none.
+    /// Keeps pages from eviction that were used within this many epochs: 0 keeps those that were
+    /// used in this one. Other pages of about the same age (within a half octave) are kept, too.
+    /// But no page is kept that was not used for 12,288 epochs. `None` keeps none.
     pub fn spare(&mut self, epochs: Option<u32>) {
         // In the last bucket there are pages of any age.
         let youngest = epochs.map(|epochs| age::bucket(epochs).min(age::BUCKETS - 2));
@@ -189,8 +190,8 @@ impl Ranking {
         }
     }
 
-    /// Makes room for exactly this many frames: without it, as many as were ever used. None may hold
-    /// a page of those that go.
+    /// Makes room for exactly this many frames. Without this call, there is room for as many as
+    /// were ever used. None of the frames that go may hold a page.
     pub fn set_frames(&mut self, frames: usize) {
         let unused =
             Frame { history: History::new(false), class: History::new(false).class(), last: 0 };
@@ -198,13 +199,13 @@ impl Ranking {
         self.links.set_frames(frames);
     }
 
-    /// Whether a group takes more memory than when this was asked last. It grows as it gets pages, and as
-    /// others are found to be what they were not.
+    /// Whether a group takes more memory than when this was asked last. A group grows as it gets
+    /// pages, and as its pages are found to be of new classes.
     pub fn take_grown(&mut self, group: usize) -> bool {
         self.groups[group].take_grown()
     }
 
-    /// The bytes that it takes.
+    /// The bytes that the ranking takes.
     pub fn memory(&self) -> usize {
         self.frames.capacity() * size_of::<Frame>()
             + self.links.memory()
@@ -220,21 +221,22 @@ impl Ranking {
         noted.map(|lists| lists.memory() - lists.counted).sum()
     }
 
-    /// The page in the frame `from` is in the free frame `to` from now on, and so is its mark; it was
-    /// taken out by [`remove`](Self::remove), and is to be [put back](Self::put_back).
+    /// Says that the page in the frame `from`, and its mark, are in the free frame `to` from now
+    /// on. The page was taken out by [`remove`](Self::remove), and is to be [put
+    /// back](Self::put_back).
     pub fn move_page(&mut self, from: u32, to: u32) {
         self.frames[to as usize] = self.frames[from as usize];
     }
 
-    /// Puts a page into a free frame: a new one, or one whose shadow its owner still has. Its mark is
-    /// to be [`new`](super::Mark::new).
+    /// Puts a page into a free frame: a new page, or one whose shadow the owner still has. Its mark
+    /// is to be [`new`](super::Mark::new).
     pub fn insert(&mut self, group: usize, frame: u32, dirty: bool, shadow: Option<Shadow>) {
         let history = self.past(group, dirty, shadow);
         self.enter(group, frame, history, history.class());
     }
 
-    /// Counts a page that was missed to those that were missed with it. Returns what to remember of it if
-    /// they are [declined](Self::decline).
+    /// Adds a page that was missed to those that were missed with it. Returns what to remember of
+    /// it if they are [declined](Self::decline).
     pub fn weigh(&self, group: usize, shadow: Option<Shadow>, missed: &mut Missed) -> Shadow {
         let horizon = self.horizon.unwrap_or(u32::MAX);
         let (history, soon) = admission::past(shadow, self.epoch, horizon);
@@ -242,14 +244,14 @@ impl Ranking {
         Shadow { epoch: self.epoch, history: history.pack() }
     }
 
-    /// Whether pages of a group that were missed should not be put in, where that would cost others their
-    /// frames that are worth `least`. `price`: what putting a page in costs the owner, as a share of what a
-    /// hit saves; 0 where reading is dear.
+    /// Whether pages of a group that were missed should not be put in, if others that are worth
+    /// `least` would lose their frames to them. `price` is what putting a page in costs the owner,
+    /// as a share of what a hit saves; 0 if reading is expensive.
     pub fn decline(&mut self, group: usize, missed: Missed, least: f32, price: f32) -> bool {
         self.groups[group].declined_mut().decline(missed, least, price)
     }
 
-    /// Pages that were missed are put in whatever they are worth.
+    /// Notes that pages that were missed are put in, whatever they are worth.
     pub fn accept(&mut self, group: usize) {
         self.groups[group].declined_mut().note(false);
     }
@@ -259,7 +261,7 @@ impl Ranking {
         self.groups[group].declined().is_usual()
     }
 
-    /// The past of a page that comes now.
+    /// The past of a page that is put in now.
     fn past(&mut self, group: usize, dirty: bool, shadow: Option<Shadow>) -> History {
         let Some(shadow) = shadow else { return History::new(dirty) };
         let mut history = History::unpack(shadow.history);
@@ -276,8 +278,8 @@ impl Ranking {
         self.enter(group, frame, history, Class::AHEAD);
     }
 
-    /// Looks at some pages that were read ahead, for those that were asked for since: they are worth what
-    /// others are. Nobody else would meet them soon.
+    /// Looks at some pages that were read ahead, to find those that were asked for since: these are
+    /// worth what others are. Nothing else would come across them soon.
     pub fn sort_ahead(&mut self, group: usize, count: usize, marks: &(impl Marks + ?Sized)) {
         for _ in 0..count {
             let (lists, links) = self.lists(group);
@@ -298,26 +300,26 @@ impl Ranking {
         lists.push(links, frame, class, 0);
     }
 
-    /// The page in this frame was written to.
+    /// Notes that the page in this frame was written to.
     pub fn set_dirty(&mut self, frame: u32) {
         self.frames[frame as usize].history.dirty = true;
     }
 
-    /// The page in this frame was written back.
+    /// Notes that the page in this frame was written back.
     pub fn set_clean(&mut self, frame: u32) {
         self.frames[frame as usize].history.dirty = false;
     }
 
-    /// The page in this frame of the group is not to be evicted: it is gone, and the frame free, or
-    /// it stays until [`put_back`](Self::put_back).
+    /// Keeps the page in this frame of the group from being evicted. Either it is gone and the
+    /// frame is free, or it stays until [`put_back`](Self::put_back).
     pub fn remove(&mut self, group: usize, frame: u32) {
         let class = self.frames[frame as usize].class;
         let (lists, links) = self.lists(group);
         lists.remove(links, frame, class);
     }
 
-    /// The page in this frame, taken out by [`remove`](Self::remove) or [`evict`](Self::evict), may
-    /// be evicted again.
+    /// Lets the page in this frame, which [`remove`](Self::remove) or [`evict`](Self::evict) took
+    /// out, be evicted again.
     pub fn put_back(&mut self, group: usize, frame: u32, marks: &(impl Marks + ?Sized)) {
         let bucket = self.sort(frame, marks).0;
         let class = self.frames[frame as usize].class;
@@ -325,18 +327,18 @@ impl Ranking {
         lists.push(links, frame, class, bucket);
     }
 
-    /// What the page is worth that the group would give next, if it has any.
+    /// What the page that the group would give next is worth, if there is one.
     pub fn least(&mut self, group: usize) -> Option<f32> {
         self.lists(group).0.least()
     }
 
-    /// Takes the group's page out that is worth least, if it has any that is not
+    /// Takes out the group's page that is worth least, if there is one that is not
     /// [spared](Self::spare).
     pub fn evict(&mut self, group: usize, marks: &(impl Marks + ?Sized)) -> Option<Victim> {
         let mut sorted = 0;
         loop {
             let frame = self.lists(group).0.victim()?;
-            // Looked at next, here or by the next eviction.
+            // This frame is looked at next, here or by the next eviction.
             if let Some(next) = self.groups[group].next_victim(&self.links) {
                 prefetch(&self.frames[next as usize]);
                 prefetch(&self.links[next]);
@@ -390,7 +392,8 @@ impl Ranking {
         (age::bucket(self.age(last)), uses)
     }
 
-    /// The age of what was used last in this epoch, which may be one that has not reached the shard.
+    /// The age of a page that was last used in the epoch `last`, which the shard may not have
+    /// reached.
     fn age(&self, last: u16) -> u32 {
         let now = self.epoch as u16;
         if before(last, now) { now.wrapping_sub(last) as u32 } else { 0 }
@@ -407,27 +410,28 @@ impl Ranking {
         self.groups[group].learn(worth);
     }
 
-    /// What pages are worth has changed, in the tables that groups have.
+    /// Notes that the worth of pages has changed in the tables that groups have.
     pub fn note_lesson(&mut self) {
         self.lesson = self.lesson.wrapping_add(1);
     }
 
-    /// Classes of which there are frames in any group, a bit for each.
+    /// The classes of which there are frames in any group, a bit for each.
     pub fn classes(&self) -> Classes {
         let mut classes = Classes::default();
         self.groups.iter().for_each(|lists| add(&mut classes, lists.classes()));
         classes
     }
 
-    /// The same of those groups that have changed since this was asked last, and maybe of some others.
+    /// The classes of the groups that have changed since this was asked last, and maybe of some
+    /// others.
     pub fn changed_classes(&mut self) -> Classes {
         self.count();
         std::mem::take(&mut self.changed)
     }
 
-    /// How many pages of each age and tier a group has that may be evicted, the oldest ages first; ages
-    /// without pages are left out. Looks at all of them. Pages that were used since they were last
-    /// looked at are counted as what they were then.
+    /// How many pages of each age and tier a group has that may be evicted, the oldest ages first;
+    /// ages without pages are left out. This walks over all these pages. Pages that were used since
+    /// they were last looked at are counted as what they were then.
     pub fn generations(&self, group: usize) -> Vec<Generation> {
         let mut ages = [[[0; 2]; TIERS]; age::BUCKETS];
         for (class, bucket, count) in self.groups[group].counts(&self.links, self.epoch) {
@@ -439,7 +443,7 @@ impl Ranking {
         ages.filter(|generation| generation.sizes() != [0; 2]).collect()
     }
 
-    /// What came of the pages of each tier of a group.
+    /// What became of the pages of each tier of a group.
     pub fn tiers(&self, group: usize) -> Tiers {
         let mut tiers = Tiers::default();
         for (class, feedback) in self.groups[group].feedbacks() {
@@ -467,7 +471,7 @@ impl Ranking {
             self.epoch += skipped;
             self.keep_ages_in_range(marks, skipped);
         }
-        // Lists hear of it when they are needed.
+        // Lists catch up when they are needed.
         for sweep in self.epoch / SWEEP + 1..=epoch / SWEEP {
             self.epoch = sweep * SWEEP;
             self.keep_ages_in_range(marks, 0);
@@ -475,10 +479,11 @@ impl Ranking {
         self.epoch = epoch.max(self.epoch);
     }
 
-    /// Epochs of frames are kept in 16 bits: none may fall behind by more. So many were skipped.
+    /// Epochs of frames are kept in 16 bits, so none may fall behind by more. `skipped` epochs have
+    /// passed at once.
     fn keep_ages_in_range(&mut self, marks: &(impl Marks + ?Sized), skipped: u32) {
         let oldest = (self.epoch as u16).wrapping_sub(AGE_MAX);
-        // Then all of them are older, by more than can be told.
+        // All uses are longer ago than 16 bits can tell.
         let all = skipped >= AGE_MAX.into();
         for (frame, known) in self.frames.iter_mut().enumerate() {
             if all || before(known.last, oldest) {
