@@ -1,5 +1,5 @@
-//! What is written to attributes of a page cache, of async fsync and of a runtime: it is taken or refused, and
-//! what is shown then can be written, and changes nothing.
+//! Values written to attributes of a page cache, of async fsync and of a runtime: each is taken or
+//! refused. Writing the value that is shown then succeeds, and changes nothing.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -21,7 +21,7 @@ static TREES: LazyLock<[Box<dyn AttributeTree>; 3]> = LazyLock::new(|| {
 
 fuzz_target!(|input: (u8, &str)| {
     let (which, value) = input;
-    // Threads and memory are not what is tried here.
+    // Attributes that would take threads or memory are not tested here.
     let is_tried = |attribute: &Attribute| attribute.writable && attribute.path != "cache/size";
     let all: Vec<(&dyn AttributeTree, Attribute)> = TREES
         .iter()

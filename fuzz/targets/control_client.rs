@@ -1,4 +1,4 @@
-//! What seems to be a control socket may answer anything: the client ends with a value or an error.
+//! A control socket may answer anything: the client ends with a value or an error.
 #![no_main]
 
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use std::thread;
 use homing_control::Client;
 use libfuzzer_sys::fuzz_target;
 
-/// Says to the next client what it is given, whatever is asked.
+/// A server that sends the next client the bytes that it is given, whatever the client asks.
 static SERVER: LazyLock<(tempfile::TempDir, Sender<Vec<u8>>)> = LazyLock::new(|| {
     let folder = tempfile::tempdir_in(homing_fuzz::memory()).expect("a folder");
     let listener = UnixListener::bind(folder.path().join("control")).expect("a socket");

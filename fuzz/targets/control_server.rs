@@ -1,4 +1,5 @@
-//! A client of a control socket may send anything: it is answered in whole lines, and others are served after it.
+//! A client of a control socket may send anything: it is answered in whole lines, and others are
+//! served after it.
 #![no_main]
 
 use std::io::{Read as _, Write as _};
@@ -37,7 +38,7 @@ static SOCKET: LazyLock<(tempfile::TempDir, ControlSocket)> = LazyLock::new(|| {
 fuzz_target!(|bytes: &[u8]| {
     let path = SOCKET.1.path();
     let mut stream = UnixStream::connect(path).expect("it listens");
-    // It may hang up on us.
+    // The server may hang up.
     let _ = stream.write_all(bytes).and_then(|()| stream.shutdown(Shutdown::Write));
     let mut answers = Vec::new();
     if stream.read_to_end(&mut answers).is_ok() {

@@ -1,4 +1,4 @@
-//! Lists and masks of CPUs: what is read comes back as it is shown.
+//! Lists and masks of CPUs: a set that is read is the same when it is shown and read again.
 #![no_main]
 
 use homing_topology::CpuSet;

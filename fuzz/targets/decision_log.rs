@@ -1,4 +1,5 @@
-//! Logs of decisions: what is read is written the same, and each decision can be made again or is refused.
+//! Logs of decisions: a log that is read is written the same, and each decision can be made again
+//! or is refused.
 #![no_main]
 
 use homing_sched::DecisionLog;

@@ -1,4 +1,5 @@
-//! Machines told by counts: an error, or a machine each of whose scopes cuts its CPUs into pods.
+//! Machines described by counts: an error, or a machine each of whose scopes cuts its CPUs into
+//! pods.
 #![no_main]
 
 use homing_topology::Machine;

@@ -1,5 +1,5 @@
-//! A log after a crash: segments with anything in them, checksums right or not. Opening it ends in an error, or
-//! in records that are there again when it is opened once more.
+//! A log after a crash: segments with anything in them, checksums right or not. Opening it ends in
+//! an error, or in records that are there again when it is opened once more.
 #![no_main]
 
 use std::fs;
@@ -24,7 +24,7 @@ struct Segment {
     kept: u8,
     version: Option<u32>,
     records: Vec<Record>,
-    /// How many of its last bytes are cut off, and what stands there.
+    /// How many of its last bytes are cut off, and what is written there instead.
     torn: u8,
     rest: Vec<u8>,
 }
@@ -32,14 +32,14 @@ struct Segment {
 #[derive(Arbitrary, Debug)]
 struct Record {
     data: Vec<u8>,
-    /// Where it says something else than it should.
+    /// What the length and the sequence number say, if not what they should.
     length: Option<u32>,
     sequence: Option<u64>,
     marked: bool,
     damaged: Option<u8>,
 }
 
-/// As `crates/durable/src/log/format.rs` has it.
+/// The bytes of a segment, in the format of `crates/durable/src/log/format.rs`.
 fn bytes(segment: &Segment) -> Vec<u8> {
     let mut header = *b"homelog\0________________________________";
     header[8..12].copy_from_slice(&segment.version.unwrap_or(2).to_le_bytes());

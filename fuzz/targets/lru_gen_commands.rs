@@ -1,4 +1,4 @@
-//! What is written to `lru_gen`.
+//! Text written to `lru_gen`: it is parsed, or refused with an error that says something.
 #![no_main]
 
 use homing_mglru::kernel::parse_commands;

@@ -19,7 +19,8 @@ static FILE: LazyLock<(tempfile::TempDir, PathBuf)> = LazyLock::new(|| {
     (folder, path)
 });
 
-/// One of the header's two copies around this metadata, with the checksum that it takes to be read at all.
+/// One of the header's two copies around this metadata, with the checksum without which it is not
+/// read at all.
 fn copy(json: &[u8], second: bool) -> Vec<u8> {
     let mut bytes = vec![0; COPY];
     bytes[..6].copy_from_slice(if second { b"SKUL\xba\xbe" } else { b"LUKS\xba\xbe" });

@@ -1,4 +1,4 @@
-//! A server may send anything: the client asks for no more than an option reply may have.
+//! A server may send anything: the client asks for no more bytes than an option reply may have.
 #![no_main]
 
 use homing_nbd::{ClientHandshake, ClientStep};

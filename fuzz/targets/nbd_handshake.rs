@@ -12,7 +12,7 @@ fuzz_target!(|input: &[u8]| {
         read_only: name == "other",
         block_sizes: BlockSizes { minimum: 1, preferred: 4096, payload_max: 32 << 20 },
     });
-    // The first byte says how much comes at a time, the second whether TLS is needed for it.
+    // The first byte says how much comes at a time, the second the state of TLS.
     let Some((&[portion, tls], input)) = input.split_first_chunk() else { return };
     let portion = usize::from(portion) + 1;
     let tls = [Tls::Off, Tls::Required, Tls::Begun][usize::from(tls) % 3];

@@ -1,4 +1,4 @@
-//! Any request is refused or lies within the export, and its header is written as it was read.
+//! Requests: each is refused or lies within the export, and its header is written as it was read.
 #![no_main]
 
 use homing_nbd::{BlockSizes, Export, RequestHeader, Session, validate, wire};

@@ -1,4 +1,4 @@
-//! Loads that somebody describes to `homing lab recommend`.
+//! Descriptions of loads for `homing lab recommend`: a load, or an error that names the file.
 #![no_main]
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! A captured `/sys` and `/proc`: an error, or a machine and CPUs of it that may be used.
+//! A captured `/sys` and `/proc`: an error, or a machine and the CPUs of it that may be used.
 #![no_main]
 
 use std::fs;
@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 const CPU: &str = "sys/devices/system/cpu/";
 const NODE: &str = "sys/devices/system/node/";
 
-/// By the first byte of a line: below which folder the file is that the line begins with.
+/// The folder of a file, by the first byte of its part of the input.
 fn folder(kind: u8) -> String {
     match kind % 8 {
         0 => CPU.to_owned(),
@@ -21,7 +21,8 @@ fn folder(kind: u8) -> String {
     }
 }
 
-// A file for each part: a byte for the folder, its name, a line feed, what is in it, and a 0.
+// Each part of the input is a file: a byte for the folder, its name, a line feed, its contents, and
+// a 0.
 fuzz_target!(|input: &[u8]| {
     let root = tempfile::tempdir_in(homing_fuzz::memory()).expect("a folder");
     for cpu in 0..2 {

@@ -3,19 +3,19 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The parts in which a share is counted: `0.0001%` is the least.
+/// The parts into which 100% is divided: the least share is `0.0001%`.
 const WHOLE: u64 = 1_000_000;
 
 /// How large a cache is, in pages or as a share of the different pages of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Size {
-    /// So many millionths of the different pages.
+    /// A share of the different pages, in millionths.
     Share(u32),
-    /// So many pages.
+    /// A number of pages.
     Pages(u32),
 }
 
-/// A text that is no size.
+/// A text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not a size of a cache: write a share of the trace's pages from 0.0001% to 100%, \
@@ -26,8 +26,8 @@ pub struct ParseSizeError {
 }
 
 impl Size {
-    /// How many pages this is for a trace of so many different pages. Shares are rounded down, but
-    /// never to nothing.
+    /// How many pages this is for a trace of `pages` different pages. Shares are rounded down, but
+    /// never to 0.
     pub fn capacity(self, pages: usize) -> usize {
         match self {
             Self::Pages(count) => count as usize,
@@ -38,7 +38,7 @@ impl Size {
         }
     }
 
-    /// How much this is of so many different pages, in per cent.
+    /// How much this is of `pages` different pages, in per cent.
     pub fn per_cent(self, pages: usize) -> f64 {
         match self {
             Self::Pages(count) => f64::from(count) * 100.0 / pages.max(1) as f64,
@@ -62,7 +62,8 @@ impl FromStr for Size {
     }
 }
 
-/// `2.5` per cent in millionths, without the rounding of floating-point numbers.
+/// A text such as `2.5`, in per cent, as millionths: without the rounding of floating-point
+/// numbers.
 fn millionths(percent: &str) -> Option<u32> {
     let (whole, fraction) = percent.split_once('.').unwrap_or((percent, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,11 +1,11 @@
-//! What the default policy promises, seen from outside.
+//! What the default policy promises, tested from outside.
 
 use std::collections::BTreeMap;
 
 use homing_mglru::density::{HitDensity, Learner, Savings, Shadow, Shard, Use};
 use proptest::prelude::*;
 
-/// A cache of keys around the policy, with shadows for ever.
+/// A cache of keys around the policy, which never forgets a shadow.
 struct Cache {
     policy: HitDensity,
     capacity: usize,
@@ -101,7 +101,7 @@ fn where_habits_change_it_follows() {
 
 #[test]
 fn recency_counts_where_uses_come_in_crowds() {
-    // Each page is used five times or so within a window of thirty pages, then never again.
+    // Each page is used about five times within a window of thirty pages, then never again.
     let keys = random(7).zip(0u64..).map(|(n, now)| now / 5 + n % 30).take(60_000);
     let mut cache = Cache::new(60);
     let ratio = cache.hit_ratio(keys);
@@ -110,7 +110,7 @@ fn recency_counts_where_uses_come_in_crowds() {
 
 #[test]
 fn epochs_may_be_counted_beyond_sixteen_bits() {
-    // So small a cache has an epoch for each request.
+    // In a cache this small, each request is an epoch.
     let mut cache = Cache::new(3);
     cache.request(7);
     (0..40_000).for_each(|_| _ = cache.request(0));
@@ -165,7 +165,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Does the steps, then evicts all.
+/// Does the steps, then evicts all pages. Returns the key of each victim, and whether it was dirty.
 fn victims(steps: &[Step]) -> Vec<(u64, bool)> {
     let mut cache = Cache::new(16);
     let mut dirty = [false; 16];
@@ -212,8 +212,8 @@ fn victims(steps: &[Step]) -> Vec<(u64, bool)> {
 }
 
 proptest! {
-    /// Each page that was inserted is a victim once, or removed; dirty, if it was written since it
-    /// was clean. And the same steps give the same victims.
+    /// Each page that was inserted is either a victim once, or removed. A victim is dirty if it was
+    /// written since it was clean. The same steps give the same victims.
     #[test]
     fn no_page_is_lost_or_given_twice(steps in proptest::collection::vec(step(), 1..400)) {
         prop_assert_eq!(victims(&steps), victims(&steps));
@@ -233,7 +233,7 @@ fn a_page_that_is_moved_keeps_its_place_and_frames_take_what_they_need() {
     learner.used(Use { hash: hash(1), group: None, epoch: 0, write: false, met: false });
     shard.evict(group).unwrap();
     shard.move_page(group, 3, 0);
-    // The classes of the group have got their lists, no frame has got more room.
+    // The classes of the group have got their lists, but no frame has got more room.
     let lists = shard.memory() - memory;
     shard.set_frames(3);
     assert_eq!(shard.memory(), memory + lists - 20);

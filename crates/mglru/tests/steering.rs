@@ -27,7 +27,7 @@ fn what_was_used_within_some_epochs_is_spared() {
     let mut gone: Vec<u32> = std::iter::from_fn(|| Some(shard.evict(0)?.frame)).collect();
     gone.sort_unstable();
     assert_eq!(gone, (50..100).collect::<Vec<_>>());
-    // Nor is it worth anything to those who look for a group that gives.
+    // A search for a group that can give a page finds nothing here either.
     assert_eq!(shard.least(0), None);
     shard.advance(24);
     assert_eq!(shard.least(0), None);
@@ -78,7 +78,7 @@ fn swappiness_says_which_type_goes_first() {
         gone.filter(|victim| victim.dirty).count()
     };
     assert_eq!((first(0), first(200)), (0, 50));
-    // Older dirty pages against younger clean ones: the weights decide.
+    // Between older dirty pages and younger clean ones, the weights decide.
     let older_dirty = |number: u8| {
         let mut shard = Shard::new();
         shard.add_group(Arc::new(Worth::recency()));
@@ -154,7 +154,7 @@ fn what_came_of_pages_is_counted_by_tier() {
     let victims: Vec<_> = std::iter::from_fn(|| shard.evict(0)).take(6).collect();
     let [clean, dirty] = shard.tiers(0)[0];
     assert_eq!((clean.evicted, dirty.evicted), (3, 3));
-    // One clean and one dirty page were used: eviction may have met them.
+    // One clean and one dirty page were used; eviction may have come across them.
     assert!(clean.protected <= 1 && clean.hits == clean.protected);
     shard.insert(0, victims[0].frame, false, Some(victims[0].shadow));
     assert_eq!(shard.tiers(0)[0][0].refaulted, 1);
@@ -164,15 +164,15 @@ fn what_came_of_pages_is_counted_by_tier() {
     });
     assert_eq!(sizes, [2, 1]);
     let back = shard.generations(0).pop().unwrap();
-    // It and the clean one that eviction met were used twice.
+    // The page that came back and the clean page that eviction came across were used twice.
     assert_eq!((back.age, back.tiers[1][0]), (0, 2));
 }
 
-/// Pages used once are worth the less the younger they are: a loop.
+/// The worth learned from a loop: of pages used once, the younger are worth less.
 fn in_a_loop() -> Arc<Worth> {
     let mut learner = Learner::new(128);
     for epoch in 0..2000_u32 {
-        // Each key once in 200 epochs.
+        // Each key is used once in 200 epochs.
         for key in 0..8 {
             let hash = hash(epoch % 200 * 8 + key);
             learner.used(Use { hash, group: None, epoch, write: false, met: false });

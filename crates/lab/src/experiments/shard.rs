@@ -25,7 +25,7 @@ pub struct Shard {
     of: usize,
 }
 
-/// A part as a file has it.
+/// A part as it stands in a file, before it is checked.
 #[derive(Deserialize)]
 struct Numbers {
     number: usize,
@@ -77,7 +77,7 @@ pub enum ShardError {
     /// A file cannot be read or written.
     #[error("{path}: {source}", path = path.display())]
     Io {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -87,7 +87,7 @@ pub enum ShardError {
     Line {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// The number of the line, counted from 1.
         line: usize,
         /// What is wrong.
         problem: String,
@@ -105,27 +105,27 @@ pub enum ShardError {
         /// The file.
         path: PathBuf,
     },
-    /// A part has not all of its lines.
+    /// A part does not have all of its lines.
     #[error("{path} has been cut off or changed: it is to end with how many runs it has, and has {runs}; \
         give the command of this part again, and it goes on with the rest",
         path = path.display())]
     Cut {
         /// The file.
         path: PathBuf,
-        /// So many runs stand in it.
+        /// The number of runs in the file.
         runs: usize,
     },
-    /// A part is not there.
+    /// A part is missing.
     #[error("{path}: part {number} of {of} is missing", path = path.display())]
     Missing {
         /// The folder.
         path: PathBuf,
-        /// The first that is missing.
+        /// The number of the first part that is missing.
         number: usize,
-        /// Of so many, as the others say.
+        /// How many parts there are, according to the others.
         of: usize,
     },
-    /// A part is of another sweep than the one before it.
+    /// A part is of another sweep than the first one.
     #[error("{path} is of another sweep than the files before it: {sweep}, and not {first}",
         path = path.display())]
     Foreign {
@@ -133,10 +133,10 @@ pub enum ShardError {
         path: PathBuf,
         /// Its first line.
         sweep: String,
-        /// That of the first file.
+        /// The first line of the first file.
         first: String,
     },
-    /// Where a part is to be written, there is one of another sweep.
+    /// The file of the part that is to be written is of another sweep.
     #[error("{path} is of another sweep: remove it, or take another folder; it says {found}, and what is \
         asked for is {asked}", path = path.display())]
     Occupied {
@@ -144,10 +144,10 @@ pub enum ShardError {
         path: PathBuf,
         /// Its first line.
         found: String,
-        /// What it should be.
+        /// The first line that it should have.
         asked: String,
     },
-    /// The same run stands in two files with different figures.
+    /// The same run is in two files with different figures.
     #[error("{path}: the run {key} differs from the same one in another file: from another version?",
         path = path.display())]
     Conflict {
@@ -171,7 +171,7 @@ impl FromStr for Shard {
 }
 
 impl Shard {
-    /// Its cells: every n-th, so that each part has some of all kinds.
+    /// The cells of this part: every n-th, so that each part has some of all kinds.
     pub fn of(&self, cells: impl IntoIterator<Item = Cell>) -> Vec<Cell> {
         cells.into_iter().skip(self.number - 1).step_by(self.of).collect()
     }
@@ -181,12 +181,12 @@ impl Shard {
     }
 }
 
-/// The file that is not whole, and what is in it.
+/// The unfinished file, and what is in it.
 #[derive(Debug)]
 struct Kept {
     file: File,
     runs: usize,
-    /// Whether a line could not be written: half of it may be there.
+    /// Whether writing a line failed: half of it may be there.
     broken: bool,
 }
 
@@ -202,11 +202,11 @@ pub struct Part {
 }
 
 impl Part {
-    /// Begins a part, or goes on with one: what its file in the folder tells need not be run again.
+    /// Begins a part, or continues one: the runs in its files in the folder need not be run again.
     /// The folder is made if need be.
     ///
     /// # Errors
-    /// Where files cannot be read or written, or the part that is there is of another sweep.
+    /// If files cannot be read or written, or if the part that is there is of another sweep.
     pub fn open(folder: &Path, shard: Shard, sweep: Sweep) -> Result<Self, ShardError> {
         fs::create_dir_all(folder).map_err(at(folder))?;
         let path = folder.join(shard.file_name());
@@ -219,35 +219,35 @@ impl Part {
                 Err(error) => return Err(at(path)(error)),
             }
         }
-        // The file is written anew, since its last line may be half of one.
+        // The file is written anew, because its last line may be incomplete.
         replace(&unfinished, &text_of(&sweep, &known))?;
         let file = OpenOptions::new().append(true).open(&unfinished).map_err(at(&unfinished))?;
         let file = Mutex::new(Kept { file, runs: known.len(), broken: false });
         Ok(Self { path, unfinished, shard, sweep, known, file })
     }
 
-    /// The file that will be whole.
+    /// The path of the finished file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file that is not.
+    /// The path of the unfinished file.
     pub fn unfinished(&self) -> &Path {
         &self.unfinished
     }
 
-    /// How many runs had ended before.
+    /// How many runs had ended before the part was opened.
     pub fn known(&self) -> usize {
         self.known.len()
     }
 
-    /// Of these cells, those that have not been run.
+    /// The cells that had not been run before the part was opened.
     pub fn left(&self, mut cells: Vec<Cell>) -> Vec<Cell> {
         cells.retain(|cell| !self.known.contains_key(&cell.key));
         cells
     }
 
-    /// How many runs its file has by now.
+    /// How many runs the unfinished file has by now.
     pub fn kept(&self) -> usize {
         self.lock().runs
     }
@@ -256,10 +256,11 @@ impl Part {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A run has ended.
+    /// Notes a run that has ended.
     ///
     /// # Errors
-    /// Where it could not be written, as on a full disk: then no other one is, until the part is opened again or ends.
+    /// If the run could not be written, as on a full disk. Then no other run is written until the
+    /// part is opened again or ends.
     pub fn note(&self, measure: &Measure) -> Result<(), ShardError> {
         let mut kept = self.lock();
         if kept.broken {
@@ -271,10 +272,10 @@ impl Part {
         written.map_err(at(&self.unfinished))
     }
 
-    /// All have ended: the part becomes whole. How many runs it has.
+    /// Makes the part whole after all runs have ended. Returns how many runs it has.
     ///
     /// # Errors
-    /// Where it could not be written: what was noted stays.
+    /// If the file could not be written. What was noted stays.
     pub fn finish(self, measures: Vec<Measure>) -> Result<usize, ShardError> {
         let mut all = self.known;
         all.extend(measures.into_iter().map(|measure| (measure.key, measure.values)));
@@ -287,7 +288,7 @@ impl Part {
     }
 }
 
-/// Writes a file beside it, which takes its place once it is whole.
+/// Writes another file next to `path`, which takes its place once it is whole.
 fn replace(path: &Path, text: &str) -> Result<(), ShardError> {
     let next = path.with_extension("next");
     let written = File::create(&next).and_then(|mut file| {
@@ -295,7 +296,7 @@ fn replace(path: &Path, text: &str) -> Result<(), ShardError> {
         file.sync_data()
     });
     if written.is_err() {
-        // The unfinished file takes room, of which there may be none.
+        // An incomplete file would take space, of which there may be none left.
         let _ = fs::remove_file(&next);
     }
     written.map_err(at(&next))?;
@@ -318,7 +319,7 @@ fn text_of(sweep: &Sweep, all: &BTreeMap<Key, BTreeMap<String, f64>>) -> String 
     sweep.line() + "\n" + &measures.collect::<String>()
 }
 
-/// The runs in a part that may have been cut off.
+/// Reads the runs in a part that may have been cut off.
 fn kept(
     path: &Path,
     text: &str,
@@ -345,8 +346,8 @@ fn kept(
     Ok(known)
 }
 
-/// Reads all parts of a folder, which must all be there, and of one sweep. A run that stands in several files must be
-/// the same in all.
+/// Reads all parts in a folder. No part may be missing, and all must be of one sweep. A run that is
+/// in several files must be the same in all.
 pub fn merge(folder: &Path) -> Result<Vec<Measure>, ShardError> {
     let (mut paths, mut unfinished) = (Vec::new(), None);
     for entry in fs::read_dir(folder).map_err(at(folder))? {
@@ -399,7 +400,7 @@ fn merge_files(folder: &Path, paths: &[PathBuf]) -> Result<Vec<Measure>, ShardEr
                     end = Some(at);
                     continue;
                 }
-                // The file ends in the middle of a line: the check that follows reports what is
+                // The file ends in the middle of a line. The check that follows reports what is
                 // missing.
                 Err(_) if index + 1 == count && !text.ends_with('\n') => break,
                 Err(problem) => return Err(broken(index, problem)),

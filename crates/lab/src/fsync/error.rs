@@ -5,18 +5,18 @@ use std::path::PathBuf;
 
 use homing::{DurabilityError, RuntimeError, WorkqueueError};
 
-/// What is in the way.
+/// Why a measurement cannot run, or failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FsyncError {
     /// A number that cannot be used.
     #[error("{what} cannot be {value}: {advice}")]
     Number {
-        /// Of what.
+        /// What the number counts.
         what: &'static str,
         /// The number.
         value: usize,
-        /// What to do.
+        /// What to do about it.
         advice: &'static str,
     },
     /// More issuers than files.
@@ -24,9 +24,9 @@ pub enum FsyncError {
         "{issuers} issuers cannot share {files} files: take {issuers} files or more, or fewer issuers"
     )]
     TooManyIssuers {
-        /// So many issuers,
+        /// The number of issuers.
         issuers: usize,
-        /// of so many files.
+        /// The number of files.
         files: usize,
     },
     /// There is no such folder, or it cannot be looked at.
@@ -37,7 +37,7 @@ pub enum FsyncError {
         /// Why.
         error: io::Error,
     },
-    /// It is something else.
+    /// The path is not a directory.
     #[error(
         "cannot measure in {}: it is not a directory; choose one on the filesystem to measure", .0.display()
     )]
@@ -59,13 +59,13 @@ pub enum FsyncError {
     TooLittleSpace {
         /// The folder.
         dir: PathBuf,
-        /// So many files,
+        /// The number of files.
         files: usize,
-        /// of so many bytes,
+        /// The bytes of each file.
         size: usize,
-        /// need so many,
+        /// The bytes that all files need.
         needed: u64,
-        /// of which there are so many.
+        /// The bytes that are free.
         free: u64,
     },
     /// There would be more files than the filesystem can have.
@@ -77,12 +77,12 @@ pub enum FsyncError {
     TooFewInodes {
         /// The folder.
         dir: PathBuf,
-        /// So many files,
+        /// The number of files.
         files: usize,
-        /// for so many inodes.
+        /// The inodes that are free.
         free: u64,
     },
-    /// The process may not have the files open.
+    /// The process may not have that many files open.
     #[error("{0}")]
     OpenFiles(io::Error),
     /// A file could not be written, opened or synced.
@@ -93,16 +93,16 @@ pub enum FsyncError {
         /// Why.
         error: io::Error,
     },
-    /// homing's engine does not start.
+    /// homing's runtime does not start.
     #[error("homing's runtime does not start: {0}")]
     Runtime(#[from] RuntimeError),
-    /// As above.
+    /// homing's workqueue does not start.
     #[error("homing's workqueue does not start: {0}")]
     Workqueue(#[from] WorkqueueError),
-    /// homing says of a file that it is not durable.
+    /// homing reports that a file is not durable.
     #[error(transparent)]
     Durability(#[from] DurabilityError),
-    /// An issuer or one of the threads has panicked, which is a bug.
+    /// An issuer or one of the threads that sync files has panicked, which is a bug.
     #[error("a thread that makes files durable has panicked")]
     Panicked,
 }

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
-/// A folder for files, of which each has so many bytes. What it does to the filesystem is done when
-/// it has been made, and when it has been dropped: the next measurement has nothing to write of it.
+/// A folder for files that all have the same size. Its changes to the filesystem are on disk once
+/// it has been made, and once it has been dropped, so the next measurement has none of them to
+/// write.
 #[derive(Debug)]
 pub struct Files {
     folder: Option<TempDir>,
@@ -16,10 +17,10 @@ pub struct Files {
 }
 
 impl Files {
-    /// In a new folder in `place`, for files of `size` bytes.
+    /// Makes a new folder in `place`, for files of `size` bytes.
     ///
     /// # Errors
-    /// Where none can be made there.
+    /// If no folder can be made there.
     pub fn new(place: &Path, size: usize) -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("homing-fsync-").tempdir_in(place)?;
         settle(folder.path())?;
@@ -33,20 +34,20 @@ impl Files {
         self.folder.as_ref().map_or(Path::new("."), TempDir::path)
     }
 
-    /// A new file, written.
+    /// Makes a new file and writes it.
     ///
     /// # Errors
-    /// Where it cannot be made or written.
+    /// If the file cannot be made or written.
     pub fn make(&self, name: &str) -> io::Result<File> {
         let mut file = File::create_new(self.path().join(name))?;
         file.write_all(&self.contents)?;
         Ok(file)
     }
 
-    /// So many new ones, written and closed.
+    /// Makes `count` new files, writes and closes them.
     ///
     /// # Errors
-    /// As for one; those that were made stay.
+    /// As for [`make`](Self::make). The files that were made stay.
     pub fn make_many(&self, prefix: &str, count: usize) -> io::Result<Vec<PathBuf>> {
         let make = |number| {
             let name = format!("{prefix}-{number}");
@@ -55,10 +56,10 @@ impl Files {
         (0..count).map(make).collect()
     }
 
-    /// Removes these, and does it before it returns.
+    /// Removes these files. The removal is on disk before this returns.
     ///
     /// # Errors
-    /// Where one cannot be removed; those behind it stay.
+    /// If a file cannot be removed. It and the files after it stay.
     pub fn remove(&self, paths: &[PathBuf]) -> io::Result<()> {
         paths.iter().try_for_each(fs::remove_file)?;
         settle(self.path())
@@ -81,13 +82,14 @@ fn settle(place: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets this process have so many files open at a time, and some: raises its own limit, and grows
-/// its table of descriptors, as a program that has been at it for a while has. In a process with
-/// threads whoever opens the file for which that table doubles waits for a grace period of the
-/// kernel: measured, 30 ms on the way to 2,000 files, which is what opening all of them takes.
+/// Lets this process have this many files open at a time, and some more. It raises the process's
+/// limit, and grows its table of descriptors to the size that a program has which has run for a
+/// while. In a process with threads, opening the file for which that table doubles waits for a
+/// grace period of the kernel: measured, 30 ms on the way to 2,000 files, which is what opening all
+/// of them takes.
 ///
 /// # Errors
-/// Where that is more than the system allows it.
+/// If that is more than the system allows the process.
 pub fn allow_open(count: usize) -> io::Result<()> {
     raise_limit(count)?;
     let last = i32::try_from(count).map_err(io::Error::other)?;

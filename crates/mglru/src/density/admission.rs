@@ -16,14 +16,13 @@ use super::learner::EPOCHS;
 use super::ranking::Shadow;
 
 /// How many hits a page has to win at least in the time of a cacheful of requests. Found by
-/// experiment: twice as many spare more, but lose hits.
+/// experiment: twice as many would spare more page moves, but lose hits.
 const GAIN_MIN: f32 = 0.1;
-/// Of the pages that are not declined only because pages come back too soon, one in this many still
-/// is.
+/// If pages are not declined only because too many come back soon, one in this many still is.
 const PROBE: u32 = 32;
 /// After this many pages, their counts begin to fade.
 const MEMORY: f32 = 1024.0;
-/// About how many of the last decisions the share of those that declined is taken over.
+/// About how many of the last decisions count for the share of those that declined.
 const LATELY: u32 = 32;
 /// The share that stands for all of these decisions, and the one that stands for most. The share is
 /// an integer: a fraction that only ever fades ends as a number so small that most processors are
@@ -49,14 +48,14 @@ impl Missed {
     }
 }
 
-/// What came of declined pages.
+/// What became of declined pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Declined {
     pages: f32,
     /// How many were missed again in the same epoch; some of them were put in, and evicted at once.
     again: f32,
     asked: u32,
-    /// The share of the last decisions that declined, of [`ALL`].
+    /// The share of the last decisions that declined, in parts of [`ALL`].
     share: u32,
 }
 
@@ -150,7 +149,7 @@ mod tests {
     #[test]
     fn what_costs_more_has_to_win_more() {
         let mut declined = Declined { pages: 1000.0, again: 0.0, asked: 0, share: 0 };
-        // One hit more than the victims, in the time of a cacheful.
+        // One hit more than the victims win, in the time of a cacheful.
         let wins = || missed(0.1 + 1.0 / EPOCHS as f32, false);
         assert!(!declined.decline(wins(), 0.1, 0.9));
         assert!(declined.decline(wins(), 0.1, 1.1));

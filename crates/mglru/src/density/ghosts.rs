@@ -9,14 +9,14 @@ use super::history::History;
 use super::ranking::Shadow;
 use crate::prefetch::prefetch;
 
-/// Shadows of one line of memory.
+/// Shadows in one line of memory.
 const WAYS: usize = 10;
-/// Epochs are kept in units of so many, as a power of two.
+/// Epochs are kept in units of two to the power of this.
 const UNIT: u32 = 2;
-/// The fingerprint of no page.
+/// A fingerprint that no page has.
 const EMPTY: u16 = 0;
-/// How much older than the mean of what is given up the past of a page may be, in halves. By trial:
-/// lines fill unevenly, so shadows reach less far in some than in others.
+/// How old the past of a page may be, in halves of the mean age of the shadows that are given up.
+/// Found by experiment: lines fill unevenly, so shadows reach less far back in some than in others.
 const REACH: u32 = 3;
 
 /// What remains of evicted pages, found by the hashes of their keys.
@@ -27,7 +27,7 @@ pub struct Ghosts {
     age: Option<u32>,
 }
 
-/// Shadows, the youngest first, and then none.
+/// Shadows, the youngest first, and then empty places.
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 struct Line([Ghost; WAYS]);
@@ -40,8 +40,8 @@ struct Ghost {
 }
 
 impl Ghost {
-    /// Its age in units of epochs. What seems to come from the future is of an epoch that others
-    /// know of already.
+    /// Its age in units of epochs. A shadow that seems to come from the future is of an epoch that
+    /// other threads already know of.
     fn age(self, epoch: u32) -> u16 {
         let age = ((epoch >> UNIT) as u16).wrapping_sub(self.epoch);
         if age.cast_signed() < -1 { u16::MAX } else { age.cast_signed().max(0).cast_unsigned() }
@@ -71,7 +71,7 @@ impl Ghosts {
 
     /// The number of a page's line, and its fingerprint.
     fn place(&self, hash: u64) -> (usize, u16) {
-        // The line by the upper half of the hash, the fingerprint from the lower one.
+        // The upper half of the hash gives the line, the lower one the fingerprint.
         let line = (((hash >> 32) * self.lines.len() as u64) >> 32) as usize;
         (line, ((hash >> 8) as u16).max(1))
     }
@@ -131,14 +131,14 @@ impl Ghosts {
     }
 }
 
-/// A history in 16 bits: its uses in 5, its distance in 11.
+/// Packs a history into 16 bits: 5 for its uses, 11 for its distance.
 fn round(history: History) -> u16 {
     let (uses, distance) = history.parts();
     float::<2>(uses as u16) << 11 | float::<7>(distance)
 }
 
 fn exact(bits: u16) -> History {
-    // What was rounded down from 8 and 16 bits fits into them.
+    // These were rounded down from 8 and 16 bits, so they fit into as many.
     History::of(integer::<2>(bits >> 11) as u8, integer::<7>(bits & 0x7ff))
 }
 

@@ -56,12 +56,12 @@ pub struct Learner {
     /// In pages.
     capacity: u64,
     savings: Savings,
-    /// The number of requests before which there is no lesson.
+    /// The number of requests before which there is no next lesson.
     lesson_at: u64,
     sample: usize,
     entries: Vec<Entry>,
-    /// Where each key's entry is: open addressing by the upper bits of the hashes, at most half
-    /// full; a power of two.
+    /// The index of each key's entry: a hash table with open addressing by the upper bits of the
+    /// hashes. It is at most half full, and its length is a power of two.
     places: Vec<u32>,
     /// Keys whose hashes end in at least this many zero bits are followed.
     level: u32,
@@ -87,14 +87,14 @@ impl Group {
         group
     }
 
-    /// Finds out the worth of pages of each class of which something is known, or that is held.
+    /// Sets the worth of pages of each class of which something is known, or that is held.
     fn teach(&self, savings: Savings, held: impl Fn(usize) -> bool) {
         for (class, values) in rates::worth(&self.counts, savings, held) {
             self.worth.set(class, values);
         }
     }
 
-    /// Forgets all but this share of what was counted.
+    /// Keeps only this share of what was counted.
     fn fade(&mut self, share: f32) {
         for count in self.counts.iter_mut().flatten() {
             count.fade(share);
@@ -330,8 +330,8 @@ impl Learner {
         at
     }
 
-    /// Hears of a use. That a page was [put in](Use::met) counts as a use of its key, unless the
-    /// key was used just before, as by the miss: then only its group is noted.
+    /// Hears of a use. [Putting a page in](Use::met) counts as a use of its key, unless the key was
+    /// used just before, as by the miss: then only the group is noted.
     ///
     /// # Panics
     ///
@@ -364,7 +364,7 @@ impl Learner {
             }
             return;
         };
-        // Threads may come with epochs a little out of order.
+        // The epochs that threads report may be a little out of order.
         let age = epoch.saturating_sub(entry.last);
         let mut history = entry.known.history();
         let group = group.unwrap_or(entry.known.group());
@@ -395,7 +395,7 @@ impl Learner {
         }
     }
 
-    /// Takes more places, or follows half as many keys.
+    /// Makes the table of places larger, or follows half as many keys.
     fn make_room(&mut self) {
         if self.entries.len() < self.sample {
             self.places = vec![FREE; self.places.len() * 2];

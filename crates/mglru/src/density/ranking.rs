@@ -107,8 +107,7 @@ impl Ranking {
         Self::default()
     }
 
-    /// Adds a group of pages that are worth this much, and returns its number. Numbers count from
-    /// 0.
+    /// Adds a group of pages that are worth this much. Returns its number; numbers count from 0.
     pub fn add_group(&mut self, worth: Arc<Worth>) -> usize {
         // Groups are large: doubling the room for them would waste memory.
         if self.groups.len() == self.groups.capacity() {
@@ -177,9 +176,9 @@ impl Ranking {
         self.groups[group].set_swappiness(swappiness);
     }
 
-    /// Keeps pages from eviction that were used within this many epochs: 0 keeps those that were
+    /// Keeps pages that were used within this many epochs from eviction: 0 keeps those that were
     /// used in this one. Other pages of about the same age (within a half octave) are kept, too.
-    /// But no page is kept that was not used for 12,288 epochs. `None` keeps none.
+    /// A page that was not used for 12,288 epochs is never kept. `None` keeps none.
     pub fn spare(&mut self, epochs: Option<u32>) {
         // In the last bucket there are pages of any age.
         let youngest = epochs.map(|epochs| age::bucket(epochs).min(age::BUCKETS - 2));
@@ -221,9 +220,8 @@ impl Ranking {
         noted.map(|lists| lists.memory() - lists.counted).sum()
     }
 
-    /// Says that the page in the frame `from`, and its mark, are in the free frame `to` from now
-    /// on. The page was taken out by [`remove`](Self::remove), and is to be [put
-    /// back](Self::put_back).
+    /// Says that the page in the frame `from` moves to the free frame `to`, as does its mark. The
+    /// page was taken out by [`remove`](Self::remove), and is to be [put back](Self::put_back).
     pub fn move_page(&mut self, from: u32, to: u32) {
         self.frames[to as usize] = self.frames[from as usize];
     }
@@ -483,7 +481,7 @@ impl Ranking {
     /// passed at once.
     fn keep_ages_in_range(&mut self, marks: &(impl Marks + ?Sized), skipped: u32) {
         let oldest = (self.epoch as u16).wrapping_sub(AGE_MAX);
-        // All uses are longer ago than 16 bits can tell.
+        // Then all frames have reached the greatest age.
         let all = skipped >= AGE_MAX.into();
         for (frame, known) in self.frames.iter_mut().enumerate() {
             if all || before(known.last, oldest) {

@@ -1,4 +1,5 @@
-//! Commands on `lru_gen`: arbitrary text is read or named, and commands do what they say.
+//! Commands on `lru_gen`: arbitrary text is read or named in an error, and commands do what they
+//! say.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What is promised of single pages, on calls short enough to follow by hand.
+//! Promises about single pages, tested by calls that are few enough to follow by hand.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn pages_come_in_where_the_table_says() {
     for _ in 0..5 {
         lruvec.frames().access(6);
     }
-    // It was used so often that it is promoted once; then its mark is left.
+    // It was used so often that it is promoted once. After that, its workingset mark is left.
     assert!(!victims(&mut lruvec, 8, Types::Clean).contains(&6));
     let victim = evict(&mut lruvec, 8, Types::Clean)[0];
     assert_eq!((victim.frame, victim.token.tier()), (6, 3));
@@ -71,7 +71,7 @@ fn a_page_in_use_through_a_mapping_is_kept_and_feeds_the_next_sweep() {
     let mut report = lruvec.evict(1, Types::Clean, &mut Vec::new());
     assert_eq!((report.activated, report.isolated), (1, [0, 0]));
     assert_eq!(lruvec.generation(0), Some(4), "the second youngest");
-    // Its neighbours were observed once. Touched again they are promoted, in their place.
+    // Its neighbors were observed once. When touched again, they are promoted in place.
     for frame in 0..20 {
         lruvec.frames().touch(frame);
     }

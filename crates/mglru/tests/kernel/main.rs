@@ -1,5 +1,5 @@
-//! The kernel's algorithm: that it does as a naive model on random calls, and what its texts and
-//! commands promise.
+//! Tests of the kernel's algorithm: it does the same as a naive model on random calls, and its
+//! texts and commands keep their promises.
 
 mod commands;
 mod lifecycle;

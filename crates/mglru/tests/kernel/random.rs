@@ -1,6 +1,6 @@
-//! Random calls, done to the algorithm and to the model side by side. After each call both must have
-//! the same pages on the same lists in the same order, the same counters, and what always holds
-//! must hold: 2 to 4 generations, sizes that sum up to the pages on lists, and victims that come
+//! Random calls, made to the algorithm and to the model side by side. After each call, both must
+//! have the same pages on the same lists in the same order, and the same counters. The invariants
+//! must hold: there are 2 to 4 generations, sizes sum up to the pages on lists, and victims come
 //! from neither of the two youngest generations.
 
 use std::collections::BTreeMap;
@@ -13,9 +13,9 @@ use proptest::prelude::*;
 
 use crate::model::{Model, Shadow, Uses};
 
-/// Frames; three regions, the last one not full.
+/// The number of frames: three regions, the last one not full.
 const FRAMES: u32 = 150;
-/// Frames that pages come into most often.
+/// How many of the frames get most of the pages.
 const BUSY: u32 = 12;
 
 #[derive(Clone, Debug)]
@@ -72,12 +72,12 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Both of them.
+/// The algorithm and the model, which get the same calls.
 struct Pair {
     frames: Arc<Frames>,
     lruvec: Lruvec,
     model: Model,
-    /// Victims that did not come back yet.
+    /// Victims that have not come back yet.
     ghosts: Vec<(Victim, Shadow)>,
 }
 
@@ -123,8 +123,8 @@ impl Pair {
         }
     }
 
-    /// What accesses have left on a page, as far as one can see: a count that came with a refault
-    /// shows with the next access only.
+    /// The marks that accesses have left on a page, as far as they can be seen. A count that came
+    /// with a refault shows only at the next access; `hidden` is that count.
     fn seen(&self, frame: u32, hidden: u32) -> Uses {
         let marks = self.frames.marks(frame);
         let refs = u32::from(marks.refs());
@@ -242,7 +242,7 @@ impl Pair {
     }
 }
 
-/// Small batches, so that bounds are met and the feedback has something to react to.
+/// Small batches, so that limits are reached and the feedback has something to react to.
 fn tunables() -> impl Strategy<Value = Tunables> {
     (1_u32..6, 1_u32..20, 0_u32..7, prop::sample::select(vec![1_u16, 60, 100, 199])).prop_map(
         |(min_lru_batch, max_lru_batch, look_around, swappiness)| Tunables {

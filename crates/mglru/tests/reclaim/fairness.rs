@@ -1,4 +1,5 @@
-//! A thousand groups with the same random load give the same, and as much as was asked for.
+//! A thousand groups with the same random load each give as much, and together as much as was asked
+//! for.
 
 use homing_mglru::kernel::Type;
 use homing_mglru::reclaim::{Background, Flags, Goal, Limits};
@@ -6,14 +7,15 @@ use homing_mglru::reclaim::{Background, Flags, Goal, Limits};
 use crate::world::{Random, World};
 
 const GROUPS: u32 = 1000;
-/// Frames, and pages that are used, of each group.
+/// The frames of each group, and the pages that it uses.
 const FRAMES_EACH: u32 = 64;
 const PAGES_EACH: u32 = 128;
 /// Accesses of each group on average; more than half of them find no page.
 const ACCESSES_EACH: u32 = 1000;
 
-/// Has all groups read at random; makes room with `reclaim`, which says how many pages it was asked
-/// for. What was reclaimed of each group in the second half, and by how much it was more than that.
+/// Has all groups read at random. Makes room with `reclaim`, which returns how many pages it was
+/// asked for. Returns how many pages of each group were reclaimed in the second half of the run,
+/// and the ratio of all of these to the pages that were asked for.
 fn run(mut reclaim: impl FnMut(&mut World) -> u64) -> (Vec<f64>, f64) {
     let mut world = World::new(GROUPS * FRAMES_EACH);
     let ids: Vec<_> = (0..GROUPS).map(|_| world.add(PAGES_EACH, Limits::default())).collect();
@@ -39,7 +41,7 @@ fn run(mut reclaim: impl FnMut(&mut World) -> u64) -> (Vec<f64>, f64) {
     (taken, ratio)
 }
 
-/// Standard deviation by mean.
+/// The standard deviation divided by the mean.
 fn spread(taken: &[f64]) -> f64 {
     let mean = taken.iter().sum::<f64>() / taken.len() as f64;
     let square = taken.iter().map(|taken| (taken - mean).powi(2)).sum::<f64>() / taken.len() as f64;

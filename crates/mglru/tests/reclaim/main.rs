@@ -1,5 +1,5 @@
-//! Reclaim over groups: budgets and protection on groups that are numbers only, fairness among a
-//! thousand, and two tenants of one memory.
+//! Reclaim over groups: budgets and protection of groups that are only numbers, fairness among a
+//! thousand groups, and two tenants of one memory.
 
 mod fairness;
 mod protection;

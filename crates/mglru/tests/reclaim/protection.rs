@@ -1,11 +1,11 @@
-//! Who is protected from what, on groups that are numbers only.
+//! Which groups are protected from what, tested on groups that are only numbers.
 
 use homing_mglru::kernel::{Aging, Type};
 use homing_mglru::reclaim::{
     Background, Batch, Flags, Goal, GroupId, Groups, Limits, Outcome, Pages,
 };
 
-/// Pages that are all alike but for their type. Dirty ones go first if writing is allowed and the
+/// Pages that differ only in their type. Dirty ones go first if writing is allowed and the
 /// swappiness is above 100.
 #[derive(Debug, Default)]
 struct Numbers {
@@ -212,7 +212,8 @@ fn a_few_old_pages_do_not_open_large_groups_that_are_young() {
     assert_eq!(outcome, Outcome { thrashing: true, ..Outcome::default() });
 }
 
-/// Groups of clean pages, dirty ones, and such that have to be aged, by letters.
+/// Makes a group for each letter: `c` has clean pages, any other letter has dirty ones, and a group
+/// whose letter is a capital has to be aged.
 fn of_letters(letters: &str) -> Groups<Numbers> {
     let mut groups = Groups::new();
     for letter in letters.chars() {
@@ -229,21 +230,22 @@ fn of_letters(letters: &str) -> Groups<Numbers> {
 
 #[test]
 fn rounds_age_and_write_only_where_no_group_can_do_without() {
-    // Groups, a form, and in which of five rounds there is ageing (a) and how many batches of 64
-    // pages are written. A turn is 125 pages of a group: two batches.
+    // Each line has groups, a form, and the five rounds: whether there is ageing (a), and how many
+    // batches of 64 pages are written. A turn is 125 pages of a group: two batches.
     let table = [
         ("cd", Flags::Off, "2 2 2 2 2"),
         ("cd", Flags::V8, "1 1 1 1 1"),
         ("cd", Flags::V14, "1 1 1 1 1"),
-        // Only dirty ones: all rounds but the first write freely.
+        // Only dirty pages: all rounds except the first write freely.
         ("dd", Flags::Off, "4 4 4 4 4"),
         ("dd", Flags::V8, "2 4 4 4 4"),
         ("dd", Flags::V14, "2 4 4 4 4"),
-        // Both have to be aged, which the second round does. It then tries clean pages first.
+        // Both groups have to be aged, which the second round does. It then tries clean pages
+        // first.
         ("CD", Flags::Off, "a2 2 2 2 2"),
         ("CD", Flags::V14, "0 a1 1 1 1"),
         ("CD", Flags::V8, "0 a1 1 1 1"),
-        // One that needs no ageing is enough to skip it.
+        // One group that needs no ageing is enough to skip it.
         ("cD", Flags::V8, "0 0 0 0 0"),
         ("cD", Flags::V14, "0 0 0 0 0"),
         ("Cd", Flags::V8, "1 2 2 2 2"),

@@ -1,12 +1,12 @@
-//! The mix by which the flags were judged when they were posted, in small: one group reads clean
-//! pages at random from a set much larger than memory, beside it another has a working set of dirty
-//! pages that would just fit. In the postings the flags take ageing and writing off reclaim; in
-//! their first form the reads of the clean group pay for it, in the second less so.
+//! A small version of the mix by which the flags were judged when they were posted. One group reads
+//! clean pages at random from a set much larger than memory. Another has a working set of dirty
+//! pages that would just fit. In the postings, the flags spare reclaim ageing and writing. In their
+//! first form the reads of the clean group pay for it, in the second less so.
 //!
-//! Nobody's time is measured here. Each tenant has a clock, as has the background, and who is
-//! furthest behind acts next. What an act costs is made up, but in proportion to devices of today.
-//! Threads do not take CPUs from each other, so that the reader does not gain from what reclaim
-//! saves: in the postings it did. A simulation is no machine.
+//! No real time is measured here. Each tenant and the background have a clock, and the one that is
+//! furthest behind acts next. The costs are made up, but in proportion to those of today's devices.
+//! Threads do not take CPUs from each other, so the reader does not gain from what reclaim saves;
+//! in the postings it did. A simulation is not a machine.
 
 use homing_mglru::kernel::Type;
 use homing_mglru::reclaim::{Background, Flags, Goal, GroupId, Limits};
@@ -14,11 +14,11 @@ use homing_mglru::reclaim::{Background, Flags, Goal, GroupId, Limits};
 use crate::world::{Random, World};
 
 const FRAMES: u32 = 8192;
-/// Pages that the reader reads from, four times what fits.
+/// The pages that the reader reads: four times as many as fit.
 const READ: u32 = 4 * FRAMES;
 /// The background begins to work with fewer frames free than this, and stops with twice as many.
 const LOW_WATERMARK: usize = FRAMES as usize / 64;
-/// Costs in nanoseconds. Reads overlap, the background's writes less.
+/// Costs in nanoseconds. Reads overlap; the background's writes overlap less.
 const ACCESS_NS: u64 = 300;
 const READ_NS: u64 = 3_000;
 const READ_BACK_NS: u64 = 10_000;
@@ -26,11 +26,11 @@ const SCAN_NS: u64 = 100;
 const WRITE_NS: u64 = 6_000;
 const AGE_NS: u64 = 20_000;
 const ROUND_NS: u64 = 2_000;
-/// How long is waited before counting, and counted.
+/// When counting begins, and when the run ends.
 const WARM_UP_NS: u64 = 2_000_000_000;
 const END_NS: u64 = 5_000_000_000;
 
-/// What a run came to, for each second.
+/// The results of a run, per second.
 #[derive(Debug)]
 struct Figures {
     reads: u64,
@@ -39,7 +39,7 @@ struct Figures {
     agings: u64,
 }
 
-/// Runs the mix with a working set of so many hundredths of memory.
+/// Runs the mix with a working set of this many hundredths of memory.
 fn run(form: Flags, working_set: u32) -> Figures {
     let mut world = World::new(FRAMES);
     let reader = world.add(READ, Limits::default());
@@ -73,14 +73,14 @@ fn run(form: Flags, working_set: u32) -> Figures {
                 + outcome.agings * AGE_NS
                 + written * WRITE_NS;
         }
-        // What the background let go of is free when it is done.
+        // Frames that the background lets go of are free when it is done.
         if read_ns <= use_ns {
             reads += 1;
             let (page, of) = (random.below(READ), Type::Clean);
             read_ns += access(&mut world, (reader, page, of), read_ns, background_ns);
         } else {
             uses += 1;
-            // Four of five uses are of a fifth of the set.
+            // Four of five uses fall on a fifth of the set.
             let most = if random.below(5) > 0 { working / 5 } else { working };
             let (page, of) = (random.below(most), Type::Dirty);
             use_ns += access(&mut world, (user, page, of), use_ns, background_ns);
@@ -95,7 +95,7 @@ fn run(form: Flags, working_set: u32) -> Figures {
     }
 }
 
-/// Uses a page, and says for how long that took.
+/// Uses a page, and returns how long that took, in nanoseconds.
 fn access(
     world: &mut World,
     (id, page, of): (GroupId, u32, Type),
@@ -106,7 +106,7 @@ fn access(
     let frame = world.frame_of(id, page).unwrap_or_else(|| {
         cost_ns += if of == Type::Clean { READ_NS } else { READ_BACK_NS };
         if world.free() <= LOW_WATERMARK {
-            // Whoever is faster than the background waits for it.
+            // A tenant that is faster than the background waits for it.
             cost_ns += background_ns.saturating_sub(now_ns);
         }
         if world.free() == 0 {

@@ -1,5 +1,5 @@
-//! A memory that groups share, without data: who has which page in which frame, and what happened
-//! to it. Frames that are let go of are free at once; dirty pages are written at once.
+//! A memory that groups share, without data: which page of which group is in each frame, and what
+//! happened to it. Frames that are let go of are free at once; dirty pages are written at once.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ impl Random {
         Self(seed.wrapping_mul(2) | 1)
     }
 
-    /// A number below this.
+    /// A random number below `bound`.
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -25,10 +25,10 @@ impl Random {
     }
 }
 
-/// What groups share.
+/// The memory that groups share.
 pub(crate) struct Memory {
     pub(crate) free: Vec<Frame>,
-    /// The page in each frame, of whichever group has it.
+    /// The page in each frame, numbered within the group that has the frame.
     page_in: Vec<u32>,
     tenants: Vec<Tenant>,
 }
@@ -42,7 +42,7 @@ struct Tenant {
     written: u64,
 }
 
-/// Where victims of a group go.
+/// Takes the victims of a group.
 pub(crate) struct Out {
     memory: Rc<RefCell<Memory>>,
     tenant: usize,
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// A group with so many different pages, none of them in memory.
+    /// Adds a group with this many different pages, none of them in memory.
     pub(crate) fn add(&mut self, pages: u32, limits: Limits) -> GroupId {
         let mut memory = self.memory.borrow_mut();
         let tenant = memory.tenants.len();
@@ -121,18 +121,18 @@ impl World {
         frame
     }
 
-    /// Frames that are free.
+    /// The number of free frames.
     pub(crate) fn free(&self) -> usize {
         self.memory.borrow().free.len()
     }
 
-    /// Pages of a group that were reclaimed, and those of them that were written.
+    /// How many pages of a group were reclaimed, and how many of these were written.
     pub(crate) fn taken(&self, id: GroupId) -> (u64, u64) {
         let tenant = &self.memory.borrow().tenants[id.0 as usize];
         (tenant.reclaimed, tenant.written)
     }
 
-    /// Counts anew what is reclaimed.
+    /// Begins to count reclaimed pages anew.
     pub(crate) fn forget(&mut self) {
         for tenant in &mut self.memory.borrow_mut().tenants {
             (tenant.reclaimed, tenant.written) = (0, 0);

@@ -1,4 +1,4 @@
-//! How the model evicts, with generations and without.
+//! How the model evicts, with and without generations.
 
 use super::{Model, Shadow, Uses};
 

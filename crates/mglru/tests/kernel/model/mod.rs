@@ -1,5 +1,6 @@
-//! The algorithm as anybody would write it first: a page is a record, a list is a vector, nothing
-//! is counted that can be looked up. Slow, and without tricks that could be wrong in the same way.
+//! The algorithm as anybody would write it first: a page is a record, a list is a vector, and
+//! whatever can be looked up is not counted. It is slow, and has no tricks that could be wrong in
+//! the same way as those of the real code.
 
 mod evict;
 
@@ -12,7 +13,7 @@ use homing_mglru::kernel::{Arrival, Enabled, Tunables};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Page {
     pub(crate) of: usize,
-    /// Its generation; none where it is on no list.
+    /// Its generation; `None` if it is on no list.
     pub(crate) seq: Option<u64>,
     pub(crate) used: Uses,
     pub(crate) dirty: bool,
@@ -21,7 +22,7 @@ pub(crate) struct Page {
     unevictable: bool,
 }
 
-/// What accesses left.
+/// The marks that accesses left on a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Uses {
     pub(crate) referenced: bool,
@@ -30,7 +31,7 @@ pub(crate) struct Uses {
     pub(crate) accessed: bool,
 }
 
-/// What is remembered of a page that went.
+/// What is remembered of an evicted page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shadow {
     pub(crate) frame: u32,
@@ -60,7 +61,8 @@ pub(crate) struct Model {
     pub(crate) max_seq: u64,
     pub(crate) min_seq: [u64; 2],
     pub(crate) counters: [Counters; 2],
-    /// Regions worth a visit, by the generation whose walk visits them. Missing: all are.
+    /// Regions worth a visit, by the generation whose walk visits them. If a generation is missing,
+    /// all regions are.
     worth: BTreeMap<u64, BTreeSet<u32>>,
     taken: [u64; 2],
 }
@@ -93,7 +95,7 @@ impl Uses {
         self.count = 0;
     }
 
-    /// An access through a mapping was seen; whether for the second time.
+    /// Notes that an access through a mapping was seen. Returns whether it was the second one.
     fn observe(&mut self) -> bool {
         let again = self.referenced || self.workingset;
         *self = Self { referenced: !again, workingset: again, ..Self::default() };
@@ -248,7 +250,7 @@ impl Model {
         }
         if enabled.has(Enabled::WALK) {
             let all = force_scan || !enabled.has(Enabled::NONLEAF);
-            // Two filters only: that of the generation before is the one that is filled.
+            // There are only two filters: the previous generation's is reused for the next one.
             self.worth.remove(&(self.max_seq - 1));
             self.worth.insert(self.max_seq + 1, BTreeSet::new());
             for region in 0..self.frames.div_ceil(64) {
@@ -266,7 +268,7 @@ impl Model {
         }
         self.max_seq += 1;
         if !enabled.has(Enabled::WALK) {
-            // The filter of two generations ago serves again, as it is.
+            // The filter of two generations ago is used again, unchanged.
             if let Some(worth) = self.worth.remove(&(self.max_seq - 2)) {
                 self.worth.insert(self.max_seq, worth);
             }
