@@ -1,4 +1,4 @@
-//! Measures homing beside its peers, on the machine it runs on. Each subcommand is one comparison.
+//! Measures homing and its peers on the machine it runs on. Each subcommand is one comparison.
 
 mod cache;
 mod cell;

@@ -14,7 +14,7 @@ pub(crate) struct ProcessTime {
 }
 
 impl ProcessTime {
-    /// Of the process numbered `id`.
+    /// The times of the process numbered `id`.
     pub(crate) fn of(id: u32) -> anyhow::Result<Self> {
         let path = format!("/proc/{id}/stat");
         Self::parse(&read(&path)?).ok_or_else(|| anyhow!("{path} is not as expected"))
@@ -23,7 +23,7 @@ impl ProcessTime {
     fn parse(stat: &str) -> Option<Self> {
         // The second field is a name in parentheses, which may hold spaces and parentheses.
         let (_, rest) = stat.rsplit_once(')')?;
-        // What follows it starts with the third; utime, stime, cutime, cstime are 14 to 17.
+        // The rest starts with the third field; utime, stime, cutime, cstime are 14 to 17.
         let mut ticks = rest.split_whitespace().skip(11).map_while(|field| field.parse().ok());
         let mut pair = || Some(seconds(ticks.next()?) + seconds(ticks.next()?));
         Some(Self { own: pair()?, children: pair()? })

@@ -25,7 +25,7 @@ pub(crate) const NBDINFO: Tool = Tool { program: "nbdinfo", package: "libnbd-bin
 pub(crate) const CRYPTSETUP: Tool = Tool { program: "cryptsetup", package: "cryptsetup-bin" };
 
 impl Tool {
-    /// Where the program is. The error names the package to install.
+    /// Finds the program. The error names the package to install.
     pub(crate) fn find(&self) -> Result<PathBuf> {
         let path = env::var_os("PATH").unwrap_or_default();
         // Not every user has the administrator's folders in the path.

@@ -12,7 +12,7 @@ use super::workload::Workload;
 use crate::cell::{Figures, answer, ask};
 use crate::interrupt::Interrupt;
 
-/// How long a child may take beside its measurement.
+/// How long a child may take in addition to its measurement.
 const SLACK: Duration = Duration::from_secs(60);
 
 /// The longest time that an operation may take.

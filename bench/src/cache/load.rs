@@ -16,7 +16,7 @@ use crate::cell::Figures;
 use crate::procfs;
 use crate::stopwatch::{Elapsed, Stopwatch};
 
-/// One operation in so many is timed. The clock and the flag are looked at no more often, which
+/// One operation in this many is timed. The clock and the flag are looked at no more often, which
 /// adds less than a fifth of a nanosecond to each operation. It is a prime, because caches put work
 /// off until it is 64 or 512 operations' worth, which every sample, or none, would meet.
 const BATCH: usize = 509;
@@ -31,9 +31,9 @@ const FILLED: u32 = 3;
 /// How long a measurement lasts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Length {
-    /// So long.
+    /// For this long.
     For(Duration),
-    /// So many operations of each thread, rounded up to whole batches.
+    /// This many operations of each thread, rounded up to whole batches.
     Operations(u64),
 }
 

@@ -68,7 +68,7 @@ impl Skew {
 pub(crate) enum Workload {
     /// Reads, and an insertion for each that misses.
     Read(Skew, Room),
-    /// So many in a hundred requests overwrite.
+    /// This many in a hundred requests overwrite.
     Write(u8, Room),
     /// Some remove, as programs do whose data has changed elsewhere.
     Remove(Room),
@@ -79,7 +79,7 @@ pub(crate) enum Workload {
 }
 
 impl Workload {
-    /// All of them, in the order of the report, with so many writes in a hundred requests.
+    /// All of them, in the order of the report, with these numbers of writes in a hundred requests.
     pub(crate) fn all(writes: &[u8]) -> Vec<Self> {
         let reads = [Skew::Steep, Skew::Flat]
             .into_iter()

@@ -13,7 +13,7 @@ use super::workload::Workload;
 use crate::cell::{Figures, answer, ask};
 use crate::interrupt::Interrupt;
 
-/// How long a child may take beside its measurement.
+/// How long a child may take in addition to its measurement.
 const SLACK: Duration = Duration::from_secs(60);
 
 /// A measurement to be made in this process.

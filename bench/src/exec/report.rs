@@ -1,4 +1,4 @@
-//! The results of the rounds: medians with their ranges, and homing beside the best of the others.
+//! The results of the rounds: medians with their ranges, and homing against the best of the others.
 
 use std::collections::BTreeMap;
 

@@ -9,27 +9,27 @@ use crate::metric::{Better, Metric, metric};
 /// A workload, as a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Workload {
-    /// One thread that is not a worker submits items of so many nanoseconds.
+    /// One thread that is not a worker submits items of this many nanoseconds.
     Outside(u64),
-    /// Items fan out into items of so many nanoseconds.
+    /// Items fan out into items of this many nanoseconds.
     Inside(u64),
     /// One item each millisecond, from outside, on an idle pool.
     Ping,
-    /// So many clients that submit an item and wait for it.
+    /// This many clients submit an item and wait for it.
     Pairs(usize),
-    /// So many issuers that keep items of encryption and hashing in flight.
+    /// This many issuers keep items of encryption and hashing in flight.
     Crypt(usize),
     /// Short items among which some block.
     BlockingMix,
     /// Nothing, after a burst.
     IdleBurn,
-    /// A million queued items with so many bytes captured.
+    /// A million queued items with this many bytes captured.
     Memory(usize),
-    /// homing compared with itself: ways to run items of so many nanoseconds, one at a time.
+    /// homing compared with itself: ways to run items of this many nanoseconds, one at a time.
     Issue(Side, u64),
     /// homing compared with itself: kinds of workqueues that hold items back.
     Gate(Side),
-    /// homing compared with itself: items of so many nanoseconds while attributes change.
+    /// homing compared with itself: items of this many nanoseconds while attributes change.
     Live(u64),
 }
 

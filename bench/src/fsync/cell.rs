@@ -17,7 +17,7 @@ use crate::interrupt::Interrupt;
 use crate::latency::recorded;
 use crate::stopwatch::Stopwatch;
 
-/// How long a child may take beside its measurement.
+/// How long a child may take in addition to its measurement.
 const SLACK: Duration = Duration::from_secs(120);
 /// The longest time that a file may take: a slow disk's flush, twice.
 const SLOWEST: Duration = Duration::from_millis(50);

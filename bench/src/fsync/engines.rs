@@ -20,7 +20,7 @@ pub(crate) struct Engines {
 }
 
 impl Engines {
-    /// The engines of `strategy`, for so many requests at a time.
+    /// The engines of `strategy`, for this many requests at a time.
     pub(crate) fn of(strategy: Strategy, issuers: usize) -> Result<Self> {
         let mut engines = Self::default();
         match strategy {

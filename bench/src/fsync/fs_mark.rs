@@ -22,7 +22,7 @@ pub(crate) struct Marks([f64; THREADS.len()]);
 /// (`-S 5`). The files a second are of all that, not of the syncs alone.
 ///
 /// # Errors
-/// Where it is not installed, fails, or says what cannot be read.
+/// If it is not installed, fails, or prints something that cannot be read.
 pub(crate) fn run(place: &Place, size: usize) -> anyhow::Result<Marks> {
     let folder = tempfile::Builder::new().prefix("fs-mark-").tempdir_in(&place.path)?;
     let mut marks = Marks([0.0; THREADS.len()]);

@@ -17,12 +17,12 @@ use super::strategy::Strategy;
 use crate::cell::Figures;
 use crate::latency;
 
-/// This many lone syncs beside bulks are enough.
+/// This many lone syncs during bulks are enough.
 const SAMPLES: usize = 400;
-/// The greatest number of bulks, however few syncs fit beside them.
+/// The greatest number of bulks, however few syncs fit into their time.
 const BULKS_MAX: usize = 12;
 
-/// Measures latencies alone for a time, and then beside bulks of `count` files.
+/// Measures latencies alone for a time, and then during bulks of `count` files.
 pub(crate) fn run(
     strategy: Strategy,
     issuers: usize,

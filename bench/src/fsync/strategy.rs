@@ -59,7 +59,7 @@ pub(crate) enum Strategy {
     Homing,
 }
 
-/// The deepest that requests are queued, beside what was asked for.
+/// The depth to which requests are queued in addition to the depths that were asked for.
 const DEPTH_MAX: usize = 256;
 
 impl Strategy {
@@ -131,7 +131,7 @@ impl Strategy {
             }
             Shape::Stream if alone => Vec::new(),
             Shape::Bulk | Shape::Stream => wanted.to_vec(),
-            // The numbers of issuers of the bulk beside which one issuer syncs alone.
+            // The numbers of issuers of the bulk that runs while one issuer syncs alone.
             Shape::Lone => match self {
                 // One thread is the least that a bulk can be.
                 Self::Fsync => vec![1, 16],

@@ -11,7 +11,7 @@ use super::row::{Case, Row};
 use crate::cell::{Figures, answer, ask};
 use crate::interrupt::Interrupt;
 
-/// How long a child may take beside its measurement.
+/// How long a child may take in addition to its measurement.
 const SLACK: Duration = Duration::from_secs(120);
 
 /// A measurement to be made in this process.
@@ -113,7 +113,7 @@ mod tests {
                     assert!(of("p50_us") > 0.0 && of("p50_us") <= of("p99_us"), "{figures:?}");
                 }
                 // There is room for less than half of what the reader reads, and for less than a
-                // quarter beside all of the dirty tenant's.
+                // quarter if all of the dirty tenant's pages are there.
                 // (A few reads say little of what hits, and a busy machine has time for no more.)
                 let many = figure("reader_ops_per_s") * 0.1 > 1_000.0;
                 assert!(!many || figure("reader_hit_percent") < 60.0, "{row}: {figures:?}");

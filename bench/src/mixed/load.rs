@@ -21,7 +21,7 @@ use crate::cell::Figures;
 use crate::latency;
 use crate::stopwatch::Stopwatch;
 
-/// One in so many operations is timed: reading the clock takes a tenth of a hit.
+/// One in this many operations is timed: reading the clock takes a tenth of a hit.
 const TIMED: u64 = 17;
 /// How many cachefuls of requests come before the measurement begins.
 const SETTLE_CACHEFULS: u64 = 8;

@@ -122,7 +122,7 @@ fn page(text: &str, before: &str) -> String {
 }
 
 impl Options {
-    /// The setup if so many CPUs may be used.
+    /// The setup if this many CPUs may be used.
     fn setup(&self, cpus: usize) -> anyhow::Result<Setup> {
         check_seconds(self.seconds)?;
         ensure!(

@@ -1,4 +1,4 @@
-//! The results of the rounds: medians with their ranges, and each row beside those that know less.
+//! The results of the rounds: medians with their ranges, and each row against those that know less.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ const PAIRS: [(Row, Row); 5] = [
     (Row::TwoGroupsMin, Row::Lru),
 ];
 
-/// Compared with one LRU, the dirty tenant is to do so many times as much ...
+/// Compared with one LRU, the dirty tenant is to do this many times as much ...
 const GAIN_MIN: f64 = 3.5;
 /// ... and the reader at least this share.
 const KEPT_MIN: f64 = 0.96;

@@ -35,7 +35,7 @@ impl Row {
         }
     }
 
-    /// The groups of the reader and of the dirty tenant; the set of the latter has so many bytes.
+    /// The groups of the reader and of the dirty tenant, whose set has `dirty_set` bytes.
     pub(crate) fn groups(self, cache: &PageCache, dirty_set: u64) -> [Group; 2] {
         cache.set_learning(self != Self::Lru);
         let reader = cache.group("reader").build();

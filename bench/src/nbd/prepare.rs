@@ -13,10 +13,11 @@ use crate::child::{self, Running};
 use crate::interrupt::Interrupt;
 use crate::tool::{CRYPTSETUP, NBDCOPY, NBDINFO, Version, is_program};
 
-/// The size of a container beside its content: LUKS2 puts the content 16 MiB in, LUKS1 less.
+/// The size of a container in addition to its content: LUKS2 puts the content 16 MiB in, LUKS1
+/// less.
 const HEADER_MAX: u64 = 16 << 20;
 
-/// Where the content of the LUKS1 containers begins: sectors of 512 bytes.
+/// The offset of the content of the LUKS1 containers: sectors of 512 bytes.
 const LUKS1_OFFSET: u64 = 4096 * 512;
 
 const FORMAT_LIMIT: Duration = Duration::from_secs(60);

@@ -96,7 +96,7 @@ pub(crate) struct Server {
     pub(crate) image: PathBuf,
     /// The file with the passphrase, without a newline.
     pub(crate) passphrase: PathBuf,
-    /// Where it listens.
+    /// The socket that it listens on.
     pub(crate) socket: PathBuf,
     /// The size of the export in bytes.
     pub(crate) size: u64,

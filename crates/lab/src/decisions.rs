@@ -2,7 +2,7 @@
 
 use homing::recorded::{Decided, DecisionLog};
 
-/// What a replay came to.
+/// The result of a replay.
 ///
 /// ```
 /// use homing::Runtime;
@@ -21,7 +21,7 @@ use homing::recorded::{Decided, DecisionLog};
 pub struct Replayed {
     /// How many decisions of each kind there are.
     pub kinds: Vec<Kind>,
-    /// Those that come out in another way, in their order.
+    /// The decisions that come out differently, in their order.
     pub differences: Vec<Difference>,
 }
 
@@ -39,13 +39,13 @@ pub struct Kind {
 /// A decision that comes out in another way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Which one of the log it is, from 1.
+    /// The number of the decision in the log, from 1.
     pub number: u64,
     /// What was to be decided.
     pub asked: String,
     /// What was decided.
     pub then: String,
-    /// What is now; or what is asked for that was not asked for then.
+    /// What is decided now, or what is asked for now that was not asked for then.
     pub now: String,
 }
 

@@ -11,10 +11,10 @@ use plotters::prelude::*;
 
 use crate::compare::{CEILING, Cell, Comparison};
 
-/// A panel, and the legend beside the panels, in pixels.
+/// The size of a panel, and the width of the legend next to the panels, in pixels.
 const PANEL: (u32, u32) = (620, 430);
 const LEGEND_WIDTH: u32 = 210;
-/// Where a panel has its labels.
+/// The widths of a panel's edges, where its labels are.
 const MARGIN: u32 = 12;
 const LEFT: u32 = 52;
 const BOTTOM: u32 = 44;
@@ -57,7 +57,7 @@ pub struct PlotError {
 /// How the curve of a policy looks.
 #[derive(Clone, Copy)]
 enum Look {
-    /// Dashes of so many pixels, for policies that see the future.
+    /// Dashes of this many pixels, for policies that see the future.
     Dashed(u32),
     /// A colour, and the mark of its points, for pictures without colours.
     Solid(RGBColor, usize),

@@ -14,9 +14,9 @@ pub type Page = u32;
 pub struct Request {
     /// The page that is asked for.
     pub page: Page,
-    /// Whether it is written, and so becomes dirty.
+    /// Whether the page is written, and so becomes dirty.
     pub write: bool,
-    /// Who asks.
+    /// The tenant that asks.
     pub tenant: u16,
 }
 
@@ -27,7 +27,7 @@ pub trait Policy {
     /// how a policy does not admit a page. A miss that is admitted makes the page held.
     fn request(&mut self, request: Request, evicted: &mut Vec<Page>) -> bool;
 
-    /// A page will be asked for soon: what is known of it may be fetched.
+    /// Says that a page will be asked for soon: what is known of it may be fetched.
     fn prefetch(&self, _page: Page) {}
 
     /// How many pages are held now, never more than the capacity.
@@ -59,15 +59,15 @@ pub struct Setup<'a> {
     pub capacity: usize,
     /// How many different pages there are.
     pub pages: usize,
-    /// What each page is called in the source: its block number, say. Consecutive keys are
-    /// neighbours there.
+    /// The key of each page in the source, such as a block number. Consecutive keys are neighbors
+    /// there.
     pub keys: &'a [u64],
-    /// All requests to come. Only for policies that see the future, and no cache can.
+    /// All requests to come: only for policies that see the future, which no cache can.
     pub future: &'a Trace,
 }
 
 impl<'a> Setup<'a> {
-    /// To replay this trace with so many pages; more than it has are as good as all.
+    /// The setup to replay this trace with `capacity` pages. More than the trace has count as all.
     ///
     /// # Panics
     ///

@@ -14,7 +14,7 @@ const REPORT_EVERY: usize = 1 << 20;
 /// How many requests lie between prefetching what is known of a page and the request for it.
 const AHEAD: usize = 8;
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Requests.
@@ -31,17 +31,17 @@ pub struct Outcome {
     pub tenants: Vec<TenantOutcome>,
 }
 
-/// What a replay came to for one tenant.
+/// The result of a replay for one tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantOutcome {
     /// Its requests.
     pub requests: u64,
-    /// Those for pages that were held.
+    /// Its requests for pages that were held.
     pub hits: u64,
 }
 
 impl Outcome {
-    /// Those tenants that made requests, by their numbers.
+    /// The tenants that made requests, with their numbers.
     pub fn asking_tenants(&self) -> impl Iterator<Item = (usize, &TenantOutcome)> {
         self.tenants.iter().enumerate().filter(|(_, own)| own.requests > 0)
     }

@@ -62,8 +62,7 @@ impl FromStr for Size {
     }
 }
 
-/// A text such as `2.5`, in per cent, as millionths: without the rounding of floating-point
-/// numbers.
+/// Reads per cents, such as `2.5`, as millionths, without the rounding of floating-point numbers.
 fn millionths(percent: &str) -> Option<u32> {
     let (whole, fraction) = percent.split_once('.').unwrap_or((percent, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());

@@ -11,7 +11,7 @@ pub struct Preset {
     pub name: &'static str,
     /// What it is.
     pub about: &'static str,
-    /// As for [`Machine::from_grid`].
+    /// The grid, as for [`Machine::from_grid`].
     pub grid: &'static str,
 }
 

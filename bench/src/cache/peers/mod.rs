@@ -24,10 +24,10 @@ pub(crate) trait Peer: Sized + Send + Sync + 'static {
     /// The name in the results.
     const NAME: &'static str;
 
-    /// Whether it is there to be compared with, and no cache at all.
+    /// Whether it is not a cache, but only a baseline to compare with.
     const IS_BASELINE: bool = false;
 
-    /// An empty one for so many entries.
+    /// Makes an empty cache for this many entries.
     fn with_capacity(entries: usize) -> Self;
 
     /// The value of `key` if it is there.
@@ -91,7 +91,7 @@ impl Kind {
         self.0.name
     }
 
-    /// Whether it is there to be compared with, and no cache at all.
+    /// Whether it is not a cache, but only a baseline to compare with.
     pub(crate) const fn is_baseline(self) -> bool {
         self.0.is_baseline
     }

@@ -22,7 +22,7 @@ const SHORT: u64 = 10_000;
 /// How long the others block.
 const BLOCKED: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// One item in so many blocks.
+/// One item in this many blocks.
 const ONE_IN: u64 = 10;
 
 /// Items in flight for each worker: a deeper queue would hide what waits behind a blocked worker.

@@ -37,7 +37,7 @@ fn ping_for<P: Pool>(pool: &'static P, signal: &'static Signal, duration: Durati
     }
 }
 
-/// So many clients at once, without a pause.
+/// This many clients at once, without a pause.
 pub(super) fn pairs<P: Pool>(
     pool: &'static P,
     setting: &Setting,

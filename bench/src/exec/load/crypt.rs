@@ -40,7 +40,7 @@ struct Slot {
     issuer: Sender<Box<Slot>>,
 }
 
-/// So many issuers, each with its blocks.
+/// This many issuers, each with its blocks.
 pub(super) fn issuers<P: Pool>(
     pool: &'static P,
     setting: &Setting,

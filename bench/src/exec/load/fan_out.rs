@@ -59,7 +59,7 @@ struct Tree<P: 'static> {
     children: Children,
 }
 
-/// Children of so many nanoseconds, as many as the pool runs. Roots are not counted.
+/// Children of this many nanoseconds, as many as the pool runs. Roots are not counted.
 pub(super) fn throughput<P: Pool>(
     pool: &'static P,
     setting: &Setting,

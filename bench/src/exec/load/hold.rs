@@ -18,8 +18,8 @@ const ITEMS: u64 = 1_000_000;
 /// How long a pool may take until one more of its workers has begun.
 const HOLD_LIMIT: Duration = Duration::from_secs(10);
 
-/// Items that capture so many words. Resident memory is counted in pages, and a million items even
-/// that out.
+/// Items that capture this many words. Resident memory is counted in pages, and a million items
+/// even that out.
 pub(super) fn memory<P: Pool, const WORDS: usize>(
     pool: &'static P,
     setting: &Setting,

@@ -23,7 +23,7 @@ const MAX_ACTIVE: [u32; 2] = [2048, 2047];
 /// How many attributes there are to change.
 const ATTRIBUTES: usize = 5;
 
-/// Items of so many nanoseconds, from outside, and a change every 10 ms, or only a look.
+/// Items of this many nanoseconds, from outside, and a change every 10 ms, or only a look.
 pub(super) fn changes(peer: Peer, setting: &Setting, nanoseconds: u64) -> anyhow::Result<Figures> {
     let pool = Homing::start_as(setting.workers, |builder| builder.max_active(MAX_ACTIVE[0]))?;
     let pool = &*Box::leak(Box::new(pool));

@@ -32,7 +32,7 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// The steps of an item of so many nanoseconds.
+    /// The steps of an item of this many nanoseconds.
     fn steps(&self, nanoseconds: u64) -> u64 {
         (self.steps_per_ms * nanoseconds / 1_000_000).max(1)
     }

@@ -84,7 +84,7 @@ impl Submitter {
     }
 }
 
-/// Items of so many nanoseconds, as many as the pool takes.
+/// Items of this many nanoseconds, as many as the pool takes.
 pub(super) fn throughput<P: Pool>(
     pool: &'static P,
     setting: &Setting,

@@ -12,13 +12,13 @@ use crate::stopwatch::{Elapsed, Stopwatch};
 /// The warm-up lasts this part of the measurement.
 const WARM_UP_DIVISOR: u32 = 4;
 
-/// A moment from which on things count.
+/// A moment from which on items and times count.
 pub(super) struct Window {
     count: u64,
     watch: Stopwatch,
 }
 
-/// What happened since.
+/// What happened since the window was opened.
 pub(super) struct Span {
     /// Seconds.
     pub(super) seconds: f64,

@@ -23,7 +23,7 @@ use crate::cell::Figures;
 
 /// A way to run closures on a fixed number of threads.
 pub(crate) trait Pool: Sized + Send + Sync + 'static {
-    /// Starts so many workers.
+    /// Starts this many workers.
     fn start(workers: usize) -> anyhow::Result<Self>;
 
     /// Runs `work`, which nobody waits for. May be called from any thread: a pool that can tell

@@ -16,7 +16,8 @@ pub(crate) struct IoUring {
 }
 
 impl IoUring {
-    /// For so many requests at a time, with so many workers of the kernel's, or as many as it gives.
+    /// Makes a ring for `depth` requests at a time, with `workers` workers of the kernel, or as
+    /// many as it gives.
     pub(crate) fn new(depth: usize, workers: Option<u32>) -> io::Result<Self> {
         let ring = io_uring::IoUring::new(u32::try_from(depth).unwrap_or(u32::MAX))?;
         if let Some(workers) = workers {

@@ -29,7 +29,7 @@ pub(crate) struct LinuxAio {
 }
 
 impl LinuxAio {
-    /// For so many requests at a time.
+    /// Makes a queue for this many requests at a time.
     pub(crate) fn new(depth: usize) -> io::Result<Self> {
         let mut context: c_ulong = 0;
         // SAFETY: the kernel writes the context's number there.

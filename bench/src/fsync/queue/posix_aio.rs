@@ -18,7 +18,7 @@ pub(crate) struct PosixAio {
 }
 
 impl PosixAio {
-    /// For so many requests at a time.
+    /// Makes a queue for this many requests at a time.
     pub(crate) fn new(depth: usize) -> Self {
         Self { requests: (0..depth).map(|_| None).collect() }
     }

@@ -33,7 +33,7 @@ pub struct Plan<'a> {
     pub sizes: &'a [Size],
     /// The policies.
     pub candidates: &'a [Candidate],
-    /// How many threads work on it. With one alone, the times of the cells say something.
+    /// How many threads work on it. Only with one thread are the times of the cells meaningful.
     pub threads: usize,
 }
 
@@ -59,16 +59,16 @@ pub struct Cell {
     pub capacity: usize,
     /// How many different pages the trace has.
     pub pages: usize,
-    /// What it came to.
+    /// The result of the replay.
     pub outcome: Outcome,
     /// How long the replay took, without what was read and computed before.
     pub elapsed: Duration,
 }
 
-/// What a comparison came to.
+/// The result of a comparison.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// Names of the policies that were asked for, in order; those that always run come behind.
+    /// Names of the policies that were asked for, in order; those that always run come last.
     policies: Vec<String>,
     asked: usize,
     traces: Vec<String>,

@@ -10,7 +10,7 @@ use crate::size::Size;
 /// Cells with less than this to gain are left out; a hit ratio, so half a point.
 const GAIN_MIN: f64 = 0.005;
 
-/// What a policy came to over all cells.
+/// How a policy did over all cells.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// The mean share of the distance from FIFO to the optimum; none if no cell counts.

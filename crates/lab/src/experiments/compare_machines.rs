@@ -35,18 +35,18 @@ impl MachineSet {
         Self { machines: machines.into_iter().map(variant).collect() }
     }
 
-    /// So many machines that nobody has: shape, costs, disk, lengths and depth are drawn.
+    /// Makes this many machines that nobody has: shape, costs, disk, lengths and depth are drawn.
     pub fn random(count: usize, seed: u64) -> Self {
         Self { machines: Variant::draw(seed).take(count).collect() }
     }
 
-    /// Of [`random`](Self::random) machines the one of this number.
+    /// Makes the one of the [`random`](Self::random) machines that has this number.
     pub fn random_one(number: usize, seed: u64) -> Self {
         Self { machines: Variant::draw(seed).skip(number).take(1).collect() }
     }
 
-    /// Adds the machines of another set but those whose names it has: twice the same would count as
-    /// other seeds.
+    /// Adds the machines of another set, except those whose names this set has: a machine that is
+    /// in it twice would count as more seeds.
     pub fn append(&mut self, other: Self) {
         for new in other.machines {
             if self.machines.iter().all(|known| known.machine.name != new.machine.name) {
@@ -56,8 +56,8 @@ impl MachineSet {
     }
 
     /// The runs: each machine, load and host of the plan with the kernel's settings, homing, and
-    /// `auto`; with each of homing's scopes too, if `scopes`. The plan's machine is not asked for.
-    /// There may be very many: those of a machine are made when they are asked for.
+    /// `auto`; with each of homing's scopes too, if `scopes`. The plan's machine is not used. There
+    /// may be very many runs, so those of a machine are made when they are asked for.
     pub fn cells<'a>(&'a self, plan: &'a Plan, scopes: bool) -> impl Iterator<Item = Cell> + 'a {
         let mut policies: Vec<Policy> = KernelSettings::PUBLISHED.map(Policy::Kernel).to_vec();
         policies.extend(homing_policies(plan).into_iter().take(2)); // not the one that queues all
@@ -73,7 +73,7 @@ impl MachineSet {
 }
 
 impl MachineSet {
-    /// What tells this set from others.
+    /// The machines' names and fingerprints, which tell this set from others.
     pub(super) fn fingerprints(&self) -> Vec<String> {
         let of = |variant: &Variant| {
             format!("{}: {}", variant.machine.name, fingerprint(&format!("{variant:?}")))

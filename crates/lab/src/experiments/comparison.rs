@@ -7,10 +7,10 @@ use super::{Measure, Stat};
 /// What the measures of a comparison are called.
 pub const COMPARED: &str = "compare";
 
-/// What counts as noise beside the spread of the seeds, in per cent.
+/// What counts as noise in addition to the spread of the seeds, in per cent.
 pub const NOISE_PCT: f64 = 0.5;
 
-/// homing beside the best of the others, somewhere.
+/// homing compared with the best of the others on one machine, load and host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worst {
     /// The machine.

@@ -60,8 +60,8 @@ pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
     cells
 }
 
-/// The usual costs, except that an item takes the same CPU time whatever runs beside it on its
-/// core, as in the real run.
+/// The usual costs, except that an item takes the same CPU time whatever else runs on its core, as
+/// in the real run.
 fn costs() -> Costs {
     let as_alone = Cost { value: 1_000, source: Source::Measured("by the thread's own CPU time") };
     Costs { smt_per_mille: as_alone, ..Costs::default() }
@@ -119,8 +119,8 @@ fn issue(setup: &Items, workqueue: &Workqueue, stop: &AtomicBool, done: &AtomicU
     }
 }
 
-/// Uses as much CPU time as it is told, to the microsecond, however fast the CPU is at the moment,
-/// and whatever else runs beside it on its core.
+/// Uses `ns` nanoseconds of CPU time, to the microsecond, however fast the CPU is at the moment,
+/// and whatever else runs on its core.
 fn work(ns: u64) {
     let used = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);

@@ -10,17 +10,17 @@ use homing_sim::{Machine, PRESETS, Preset};
 /// A machine and its name.
 #[derive(Clone, Debug)]
 pub struct NamedMachine {
-    /// As it was given.
+    /// The name as it was given.
     pub name: String,
     /// The machine: many runs share it.
     pub machine: Arc<Machine>,
 }
 
-/// No machine.
+/// Why there is no machine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MachineError {
-    /// It is none of those that are known.
+    /// The name is none of those that are known.
     #[error(
         "{name:?} is not a machine: give a preset ({}), a grid such as 4x3x2, an hwloc XML file, the \
          folder of a captured /sys tree, or here",
@@ -64,7 +64,7 @@ impl NamedMachine {
         if path.is_dir() {
             return Machine::read(path).map(named).map_err(topology);
         }
-        // Or a pipe.
+        // A file, or a pipe.
         if path.exists() {
             let read = fs::read_to_string(path);
             let xml = read.map_err(|source| MachineError::Io { path: path.to_owned(), source })?;

@@ -82,7 +82,7 @@ type Run = dyn Fn(&AtomicBool) -> Option<BTreeMap<String, f64>> + Send + Sync;
 pub struct Cell {
     /// Which run.
     pub key: Key,
-    /// Whether it measures this machine: nothing else may run meanwhile.
+    /// Whether the run measures this machine, so that nothing else may run meanwhile.
     alone: bool,
     run: Arc<Run>,
 }
@@ -104,9 +104,9 @@ pub struct Plan {
     pub seeds: u64,
     /// How much simulated time is measured, in nanoseconds.
     pub measured_ns: u64,
-    /// Where homing takes part: also with only these parts of its policy.
+    /// If homing takes part, it also runs with only these parts of its policy.
     pub features: Vec<Features>,
-    /// How old what homing's workers see of each other may be, in nanoseconds.
+    /// How old the facts that homing's workers see of each other may be, in nanoseconds.
     pub stale_ns: u64,
 }
 
@@ -121,14 +121,14 @@ pub struct Experiment {
     pub baseline: &'static str,
     /// The figure that is compared, and its unit.
     pub metric: (&'static str, &'static str),
-    /// Figures that are shown beside it, and what they are.
+    /// Figures that are shown next to it, and what they are.
     pub beside: &'static [(&'static str, &'static str)],
-    /// What of a plan it follows, beside seeds and times.
+    /// Which parts of a plan it follows, in addition to seeds and times.
     pub follows: Follows,
     cells: fn(&Plan) -> Vec<Cell>,
 }
 
-/// What of a [`Plan`] an experiment follows, beside seeds and times.
+/// Which parts of a [`Plan`] an experiment follows, in addition to seeds and times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Follows {
     /// Nothing: it has a machine of its own.

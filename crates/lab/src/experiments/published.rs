@@ -2,7 +2,7 @@
 
 use homing_sim::HostModel;
 
-/// Who has published what.
+/// The sources of the published figures.
 pub const SOURCES: [(&str, &str); 6] = [
     (
         "workqueue",
@@ -53,7 +53,7 @@ pub struct Published {
     pub value: f64,
 }
 
-/// What a simulated figure is beside the published one.
+/// How a simulated figure relates to the published one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Parameters were chosen so that it fits.
@@ -218,7 +218,7 @@ impl Published {
     }
 }
 
-/// What a simulated figure is beside the published one.
+/// How a simulated figure relates to the published one.
 pub fn kind_of(key: &super::Key, metric: &str) -> Kind {
     if Published::find(key, metric).is_none() {
         return Kind::New;

@@ -38,11 +38,11 @@ impl Default for Load {
     }
 }
 
-/// No load.
+/// Why there is no load.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {path}: {source}", path = path.display())]
     Io {
         /// The file.
@@ -50,7 +50,7 @@ pub enum LoadError {
         /// Why.
         source: io::Error,
     },
-    /// It is not understood.
+    /// The file is not understood.
     #[error("{path} is not a load: {problem}; an example: {EXAMPLE}", path = path.display())]
     Parse {
         /// The file.
@@ -58,7 +58,7 @@ pub enum LoadError {
         /// Why.
         problem: serde_json::Error,
     },
-    /// A list, whose values would be taken for figures in the order of the fields.
+    /// The file holds a list, whose values would be taken for figures in the order of the fields.
     #[error("{path} holds a list: a load is an object, as {EXAMPLE}", path = path.display())]
     List {
         /// The file.
@@ -69,13 +69,13 @@ pub enum LoadError {
     Value {
         /// The file.
         path: PathBuf,
-        /// Which.
+        /// The figure's name.
         name: &'static str,
-        /// What it is.
+        /// The figure's value.
         value: f64,
-        /// The least,
+        /// The least that it may be.
         low: f64,
-        /// and the most that it may be.
+        /// The most that it may be.
         high: f64,
     },
 }
@@ -191,7 +191,7 @@ fn thresholds(of: &HomingSettings) -> Vec<HomingSettings> {
 /// and pulls as usual, then what needs less CPU time.
 ///
 /// # Errors
-/// Where there is no runtime to simulate on.
+/// If there is no runtime to simulate on.
 pub fn recommend(
     trial: &Trial,
     stop: &AtomicBool,

@@ -1,5 +1,5 @@
-//! One page with everything: tables beside the published ones, plots, what was fitted, what is
-//! predicted, what is not modelled. It needs nothing else, neither files nor scripts.
+//! One page with everything: tables next to the published ones, plots, what was fitted, what is
+//! predicted, and what is not modeled. It needs no other files, and no scripts.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -161,7 +161,7 @@ fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
     page.push_str(if brackets { "<td></td></tr></table>" } else { "</tr></table>" });
 }
 
-/// A figure that stands beside the one that is compared.
+/// Writes the table of a figure that is shown next to the one that is compared.
 fn table_beside(page: &mut String, experiment: &Experiment, rows: &[&Row], about: &str) {
     if !rows.iter().any(|row| row.beside(about).is_some()) {
         return;

@@ -11,9 +11,9 @@ use super::{Cell, Measure};
 /// How far a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Cells that have ended,
+    /// How many cells have ended.
     pub done: usize,
-    /// of so many.
+    /// How many cells there are.
     pub of: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Figures of several seeds, against a baseline and beside what was published.
+//! Figures of several seeds, compared with a baseline and with what was published.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Of these figures.
+    /// The statistics of these figures.
     pub fn of(values: &[f64]) -> Self {
         let count = values.len();
         if count == 0 {
@@ -42,7 +42,7 @@ impl Stat {
     }
 }
 
-/// A figure beside the one that is compared.
+/// A figure that is shown next to the one that is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Beside {
     /// What it is.
@@ -51,14 +51,14 @@ pub struct Beside {
     pub value: Stat,
     /// The published one.
     pub published: Option<f64>,
-    /// What it is beside the published one.
+    /// How it relates to the published one.
     pub kind: Kind,
 }
 
 /// One line of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// What it is of; the seed has no meaning.
+    /// The runs that it is of; the seed has no meaning.
     pub key: Key,
     /// The experiment's figure.
     pub value: Stat,
@@ -72,7 +72,7 @@ pub struct Row {
     pub published: Option<f64>,
     /// See `published`.
     pub published_delta_pct: Option<f64>,
-    /// What the figure is beside the published one.
+    /// How the figure relates to the published one.
     pub kind: Kind,
 }
 

@@ -11,8 +11,8 @@ use homing_sim::{
 
 use super::{MachineSet, NamedMachine, Plan};
 
-/// What was asked for, and of what: the first line of each part. Parts with different ones are not
-/// put together.
+/// What was asked for, and of which program: the first line of each part. Parts whose first lines
+/// differ are not put together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sweep {
     version: String,
@@ -29,7 +29,7 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// Of these experiments.
+    /// The sweep of these experiments.
     pub fn new(experiments: &[String], plan: &Plan) -> Self {
         let mut machines: Vec<String> = plan.machine.iter().map(fingerprint_of).collect();
         if experiments.iter().any(|name| name == "items") {
@@ -48,7 +48,7 @@ impl Sweep {
         }
     }
 
-    /// Of a comparison on these machines.
+    /// The sweep of a comparison on these machines.
     pub fn of_machines(set: &MachineSet, scopes: bool, plan: &Plan) -> Self {
         let what = if scopes { "compare --scopes" } else { "compare" };
         Self { machines: set.fingerprints(), ..Self::new(&[what.to_owned()], plan) }

@@ -11,7 +11,7 @@ use homing_sim::{
 
 use super::{Cell, Key, NamedMachine, Plan, common};
 
-/// What is not measured at the beginning.
+/// The time at the beginning that is not measured.
 const WARM_UP_NS: u64 = 500_000_000;
 
 const RYZEN: [&str; 1] = ["ryzen-9-3900x"];

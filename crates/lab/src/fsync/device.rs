@@ -22,8 +22,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// That of the filesystem in which `folder` stands; `None` where that has none of its own, as
-    /// on tmpfs, overlays and btrfs.
+    /// The device of the filesystem that `folder` is in; `None` if that has no device of its own,
+    /// as on tmpfs, overlays and btrfs.
     pub fn below(folder: &Path) -> Option<Self> {
         let number = fs::metadata(folder).ok()?.dev();
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
@@ -33,7 +33,7 @@ impl Device {
         Some(Self { flush_stat: disk.join("stat"), stat: device.join("stat") })
     }
 
-    /// Up to now; `None` where `/sys` does not tell.
+    /// The counts up to now; `None` if `/sys` does not tell them.
     pub fn counts(&self) -> Option<Counts> {
         let writes = parse(&fs::read_to_string(&self.stat).ok()?)?.writes;
         let flushes = parse(&fs::read_to_string(&self.flush_stat).ok()?)?.flushes;
@@ -49,7 +49,7 @@ fn parse(stat: &str) -> Option<Counts> {
 }
 
 impl Counts {
-    /// From `before` until now.
+    /// The counts from `before` until now.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         let flushes = self.flushes.zip(before.flushes);
@@ -59,7 +59,7 @@ impl Counts {
         }
     }
 
-    /// How many of so many files each flush made durable; `None` without a flush.
+    /// How many of `files` files each flush made durable; `None` without a flush.
     pub fn aggregation(self, files: usize) -> Option<f64> {
         self.flushes.filter(|flushes| *flushes > 0).map(|flushes| files as f64 / flushes as f64)
     }

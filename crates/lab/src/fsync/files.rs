@@ -83,8 +83,8 @@ fn settle(place: &Path) -> io::Result<()> {
 }
 
 /// Lets this process have this many files open at a time, and some more. It raises the process's
-/// limit, and grows its table of descriptors to the size that a program has which has run for a
-/// while. In a process with threads, opening the file for which that table doubles waits for a
+/// limit, and grows the table of descriptors to the size that it has in a program that has run for
+/// a while. In a process with threads, opening the file for which that table doubles waits for a
 /// grace period of the kernel: measured, 30 ms on the way to 2,000 files, which is what opening all
 /// of them takes.
 ///

@@ -24,9 +24,9 @@ pub struct Row {
     pub p50_us: f64,
     /// As above: 99 of 100 take no longer.
     pub p99_us: f64,
-    /// What the device was asked to write; `None` where the filesystem has none of its own.
+    /// What the device was asked to write; `None` if the filesystem has no device of its own.
     pub device_writes: Option<f64>,
-    /// How often it was asked to flush its cache; `None` as above, and before Linux 5.5.
+    /// How often it was asked to flush its cache; also `None` before Linux 5.5.
     pub device_flushes: Option<f64>,
     /// Files made durable by each of these flushes; `None` where there was none.
     pub aggregation: Option<f64>,
@@ -38,7 +38,7 @@ pub struct Row {
     pub to_serial: Option<f64>,
 }
 
-/// What a run came to.
+/// The results of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// The strategies in the order of [`Strategy::ALL`], each with its numbers of issuers as asked for.

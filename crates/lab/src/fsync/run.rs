@@ -24,7 +24,7 @@ pub(super) struct Outcome {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     pub(super) cpu_s: f64,
-    /// What the device was asked for; `None` where the filesystem has none of its own.
+    /// What the device was asked for; `None` if the filesystem has no device of its own.
     pub(super) device: Option<Counts>,
     pub(super) aggregation: Option<f64>,
 }

@@ -40,13 +40,13 @@ impl Strategy {
         }
     }
 
-    /// Whether it is there to be compared with: nobody is told which file failed.
+    /// Whether it is only a bound to compare with: it does not tell which file failed.
     pub const fn is_bound(self) -> bool {
         matches!(self, Self::Syncfs)
     }
 
     /// The published files a second, and files for each write of the journal, of the same way with
-    /// so many issuers.
+    /// this many issuers.
     pub fn published(self, issuers: usize) -> Option<(f64, f64)> {
         let policy = match self {
             Self::Serial => "sync",

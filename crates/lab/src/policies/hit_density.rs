@@ -35,7 +35,7 @@ pub struct HitDensity {
 /// the last one, as in the caches.
 #[derive(Debug, Default)]
 struct Groups {
-    /// By the tenants' numbers.
+    /// The groups, by the tenants' numbers.
     of: Vec<Option<u8>>,
     count: usize,
 }

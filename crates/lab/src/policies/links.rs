@@ -29,7 +29,7 @@ pub(super) struct List {
 }
 
 impl Links {
-    /// Links for so many pages, none of which is on a list.
+    /// Links for this many pages, none of which is on a list.
     pub(super) fn new(pages: usize) -> Self {
         Self { links: vec![Link { newer: NIL, older: NIL }; pages] }
     }

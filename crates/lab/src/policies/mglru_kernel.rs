@@ -1,15 +1,16 @@
 //! The kernel's multi-generational LRU, fed as it is with pages of files that are read and written
 //! by calls: `homing_mglru::kernel`.
 //!
-//! `Documentation/mm/multigen_lru.rst` of the kernel, as of 6.14. All pages are of the clean type, as
-//! files' pages are, written or not; write-backs are counted by whoever replays. A page is a frame
-//! of the same number. There are no mappings, so sweeps find nothing and are switched off.
+//! `Documentation/mm/multigen_lru.rst` of the kernel, as of 6.14. All pages are of the clean type,
+//! as files' pages are, written or not; the replay counts write-backs. A page is a frame of the
+//! same number. There are no mappings, so sweeps find nothing and are switched off.
 //!
 //! The kernel isolates 64 pages at a time of memory that has millions, and the feedback does not
 //! react before 64 refaults. A trace's cache may hold ten pages. So both constants of batches are
-//! scaled: 64 becomes a 64th of the capacity (1 to 64), 4096 becomes 64 of these. One page is evicted
-//! at a time, when its place is needed: there is no background reclaim that runs ahead. That is not
-//! pressure yet as the kernel has it, so a new generation begins only where eviction needs one.
+//! scaled: 64 becomes a 64th of the capacity (1 to 64), 4096 becomes 64 of these. One page is
+//! evicted at a time, when its place is needed: there is no background reclaim that runs ahead.
+//! That is not yet pressure in the kernel's sense, so a new generation begins only if eviction
+//! needs one.
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use crate::policy::Page;
 #[derive(Debug)]
 pub(super) struct Ring {
     slots: Box<[Page]>,
-    /// Where the oldest page stands.
+    /// The slot of the oldest page.
     head: usize,
     len: usize,
 }

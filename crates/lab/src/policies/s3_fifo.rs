@@ -21,7 +21,7 @@ use crate::policy::{Page, Policy, Request, Setup};
 const SMALL_PER_CENT: usize = 10;
 /// Uses are counted up to this: two bits.
 const USES_MAX: u8 = 3;
-/// A page with at least so many uses goes from the small queue to the main one.
+/// A page with at least this many uses goes from the small queue to the main one.
 const PROMOTE_USES: u8 = 2;
 
 /// Two queues and the memory of what left the first one.

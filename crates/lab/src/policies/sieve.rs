@@ -13,7 +13,7 @@ pub struct Sieve {
     states: Vec<State>,
     links: Links,
     queue: List,
-    /// Where the next search begins; from the old end if there is none.
+    /// The page at which the next search begins; `None`: it begins at the old end.
     hand: Option<Page>,
 }
 

@@ -33,8 +33,8 @@ pub(super) struct Sketch {
 }
 
 impl Sketch {
-    /// For a cache of so many pages: 16 counters for each, and halving after ten times as many
-    /// increments, as in Caffeine.
+    /// Makes a sketch for a cache of this many pages: 16 counters for each, and halving after ten
+    /// times as many increments, as in Caffeine.
     pub(super) fn new(capacity: usize) -> Self {
         let len = capacity.next_power_of_two().max(8);
         Self {

@@ -7,7 +7,8 @@
 use super::links::{Links, List};
 use crate::policy::{Page, Policy, Request, Setup};
 
-/// Share of A1in, and of A1out beside the cache; from the paper.
+/// The sizes of A1in, in the cache, and of A1out, outside it, in per cent of the cache; from the
+/// paper.
 const IN_PER_CENT: usize = 25;
 const OUT_PER_CENT: usize = 50;
 

@@ -103,8 +103,8 @@ impl<const ADAPTIVE: bool> WTinyLfu<ADAPTIVE> {
         candidate
     }
 
-    /// There is one page too many: evicts the candidate from the window, or the page that it would
-    /// replace.
+    /// Evicts a page, since there is one too many: the candidate from the window, or the page that
+    /// it would replace.
     fn evict(&mut self, candidate: Option<Page>) -> Page {
         let lists = [&self.probation, &self.protected, &self.window];
         let victim = lists.iter().find_map(|list| list.oldest()).expect("it holds too many");
@@ -124,7 +124,7 @@ impl<const ADAPTIVE: bool> WTinyLfu<ADAPTIVE> {
         page
     }
 
-    /// Moves the border between the window and the protected part by so many pages.
+    /// Moves the border between the window and the protected part by this many pages.
     fn move_border(&mut self, pages: isize) {
         let most = self.window_max + self.protected_max;
         let window_max = self.window_max.saturating_add_signed(pages).clamp(1, most);

@@ -127,7 +127,7 @@ pub enum TraceError {
         file: PathBuf,
         /// Which line; the first is 1.
         line: u64,
-        /// How it begins.
+        /// How the line begins.
         value: String,
         /// What is wrong with it.
         problem: String,

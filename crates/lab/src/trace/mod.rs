@@ -21,8 +21,8 @@ use crate::policy::Request;
 
 /// How many different pages a trace may have: what a request has bits for.
 pub const PAGES_MAX: usize = WRITE as usize;
-/// How many requests [`Trace::load`] takes. Guessed: a file of a few bytes can stand for so many,
-/// and they take 1 GiB, their keys and the table of those up to 8 GiB more.
+/// How many requests [`Trace::load`] takes. Guessed: a file of a few bytes can stand for this many.
+/// They take 1 GiB, and their keys and the table of keys up to 8 GiB more.
 pub const REQUESTS_MAX: u64 = 1 << 28;
 
 /// The bit of a request that says that it is a write.
@@ -54,7 +54,7 @@ impl Trace {
         Ok(builder.build())
     }
 
-    /// What it is called: its file without folder and extensions.
+    /// The name of the trace: its file's, without folder and extensions.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -93,7 +93,7 @@ impl Trace {
     ///
     /// # Panics
     ///
-    /// Where there is none.
+    /// If there is no such request.
     #[inline]
     pub fn request(&self, index: usize) -> Request {
         let tenant = self.tenants.as_ref().map_or(0, |tenants| tenants[index]);

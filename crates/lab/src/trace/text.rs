@@ -26,7 +26,7 @@ const TOLD_LEN: usize = 60;
 pub enum Column {
     /// The first is 1. The file has no header.
     Number(usize),
-    /// As the first line calls it.
+    /// The name that the first line gives it.
     Name(String),
 }
 
@@ -48,7 +48,7 @@ enum Place<'a> {
     Line,
     /// In the column of this index.
     Column(usize),
-    /// In none: the line is the header, which has the column of this name.
+    /// Nowhere: the line is the header, which has the column of this name.
     Header(&'a str),
 }
 

@@ -203,7 +203,7 @@ impl Board {
         taken
     }
 
-    /// From now on facts are read as they were up to `stale_ns` ago.
+    /// Has facts read as they were up to `stale_ns` ago from now on.
     pub(super) fn look_as_seen(&mut self) {
         self.through_seen = self.stale_ns > 0;
         if self.stale_ns > 0 && self.now_ns - self.seen.at_ns > self.stale_ns {
@@ -211,7 +211,7 @@ impl Board {
         }
     }
 
-    /// From now on facts are read as they are.
+    /// Has facts read as they are from now on.
     pub(super) fn look_closely(&mut self) {
         self.through_seen = false;
         if self.stale_ns > 0 {

@@ -55,7 +55,7 @@ struct Worker {
     woken_occupied: bool,
     /// How far away the work was that it was last woken for.
     called: Reach,
-    /// It was found that its wake-up was lost.
+    /// Whether its wake-up was found to be lost.
     lost: bool,
 }
 
@@ -186,7 +186,7 @@ impl Homing {
         self.note_exposure();
     }
 
-    /// What an issuer waits for is over.
+    /// Notes that what an issuer waits for is over.
     pub(super) fn issuer_is_called(&mut self, host: &Host, issuer: ThreadId) {
         if let Some(since_ns) = self.waiting_since_ns.remove(&issuer) {
             let wait_ns = host.now_ns().saturating_sub(since_ns);
@@ -277,7 +277,7 @@ impl Homing {
         next
     }
 
-    /// Notes whether a CPU is idle while items wait. Strict items may wait beside an idle CPU.
+    /// Notes whether a CPU is idle while items wait. Strict items may wait while a CPU is idle.
     fn note_exposure(&mut self) {
         let idle = !self.board.idle.minus(&self.board.occupied(0)).is_empty()
             && !self.board.attributes.affinity.strict;

@@ -1,6 +1,6 @@
-//! Who runs deferred work: homing's runtime, or the kernel's workqueues as a baseline.
+//! What runs deferred work: homing's runtime, or the kernel's workqueues as a baseline.
 //!
-//! Both own threads of the [`Host`]; what an item is and how long it takes is the workload's.
+//! Both own threads of the [`Host`]; the workload defines what an item is and how long it takes.
 
 mod board;
 mod chooser;
@@ -21,7 +21,7 @@ use homing_sched::HandOff;
 use crate::geometry::CpuIndex;
 use crate::host::{Host, ThreadId};
 
-/// A piece of work, by a number of the workload's own.
+/// A piece of work, by a number that the workload gives it.
 pub type Item = u32;
 
 /// What a worker does next.
@@ -29,7 +29,7 @@ pub type Item = u32;
 pub enum Next {
     /// Runs an item.
     Begin(Item),
-    /// Looks around for so long.
+    /// Looks around for this long.
     Look(u64),
     /// Sleeps.
     Rest,
@@ -38,7 +38,7 @@ pub enum Next {
 /// Tokens of the crew's own timers have this bit.
 pub const CREW_TOKEN: u64 = 1 << 63;
 
-/// Who runs it, and how.
+/// What runs the work, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Policy {
     /// The kernel's workqueues.
@@ -137,7 +137,7 @@ impl Crew {
         }
     }
 
-    /// What an issuer that may sleep waits for is over: the workload is about to wake it.
+    /// Says that what an issuer that may sleep waits for is over: the workload is about to wake it.
     pub fn issuer_is_called(&mut self, host: &Host, issuer: ThreadId) {
         if let Self::Homing(crew) = self {
             crew.issuer_is_called(host, issuer);

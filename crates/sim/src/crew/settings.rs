@@ -19,7 +19,7 @@ pub struct HomingSettings {
     pub pull_cost: PullCost,
     /// Whether issuers ask if queueing pays at all, as `homing serve` does.
     pub hand_off: bool,
-    /// How old what a worker sees of the others may be, in nanoseconds.
+    /// How old the facts that a worker sees of the others may be, in nanoseconds.
     pub stale_ns: u64,
     /// Something that is broken on purpose, to see that the checks find it.
     pub broken: Option<Broken>,
@@ -28,7 +28,7 @@ pub struct HomingSettings {
 /// What can be broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// One wake-up in so many is lost.
+    /// One wake-up in this many is lost.
     LostWake(u32),
     /// Nobody pulls from other pods, and nobody is woken to do so.
     NoFarPull,

@@ -1,4 +1,5 @@
-//! What `hand_off` decides by: which threads issue, and whether some worker has nothing to do.
+//! The facts that `hand_off` decides by: which threads issue, and whether some worker has nothing
+//! to do.
 
 use homing_sched::{HandOffFacts, ISSUERS_OF_LATE, IssuersPlaces};
 use std::collections::BTreeMap;
@@ -20,8 +21,8 @@ pub(super) struct Spare {
     /// For each issuer, the cache behind which it issued last.
     at: BTreeMap<CpuId, usize>,
     caches: Vec<Cache>,
-    /// From which caches the issuers of late issued: counted only when that changes, but asked for
-    /// with each item.
+    /// The caches from which the issuers of late issued. They are counted only when that changes,
+    /// but are asked for with each item.
     places: IssuersPlaces,
     /// Whether a worker was idle in this interval, and in the one before.
     idle: [bool; 2],

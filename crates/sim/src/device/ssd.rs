@@ -5,7 +5,7 @@ use crate::agenda::Ns;
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ssd {
-    /// From a read's submission to its end, beside the transfer.
+    /// The time from a read's submission to its end, without the transfer.
     pub read_ns: Ns,
     /// The same for a write.
     pub write_ns: Ns,
@@ -25,7 +25,7 @@ impl Ssd {
         Self { read_ns: 6_000, write_ns: 6_000, bytes_per_us: 10_000, bus_free_at_ns: 0 }
     }
 
-    /// None: requests end as they are made.
+    /// No disk: requests end as soon as they are made.
     pub const fn none() -> Self {
         Self { read_ns: 0, write_ns: 0, bytes_per_us: u64::MAX, bus_free_at_ns: 0 }
     }

@@ -18,7 +18,7 @@ pub(super) enum Why {
     Busy,
 }
 
-/// What a look at a domain came to.
+/// The result of a look at a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// Another CPU of the group does the look.

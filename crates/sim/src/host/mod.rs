@@ -51,7 +51,7 @@ pub trait Model {
     /// `thread` has run its segment, or was woken: what it does next.
     fn step(&mut self, host: &mut Host, thread: ThreadId) -> Step;
 
-    /// What was entered with [`Host::after`] is due.
+    /// An event that was entered with [`Host::after`] is due.
     fn event(&mut self, host: &mut Host, token: u64);
 }
 
@@ -85,7 +85,7 @@ struct Thread {
     /// The allowed CPU, if it is the only one.
     only_cpu: Option<CpuIndex>,
     state: State,
-    /// Where it is, or was last.
+    /// The CPU that it is on, or was on last.
     cpu: CpuIndex,
     /// The CPU from which a CPU is searched for it when it is woken (`wake_cpu`).
     wake_cpu: CpuIndex,
@@ -94,7 +94,7 @@ struct Thread {
     vruntime: i64,
     /// What is left of its segment; `None`: the model is to be asked for the next.
     left_ns: Option<Ns>,
-    /// For how long it has run, all together.
+    /// How long it has run in total.
     ran_ns: Ns,
     /// Extra work that it has to do before the model is asked.
     debt_ns: Ns,
@@ -139,7 +139,7 @@ struct Cpu {
     /// Until when interrupts that came while it was idle use it: a picked thread begins then.
     stolen_until_ns: Ns,
     wants_schedule: bool,
-    /// For each of its domains.
+    /// The state of balancing, for each of its domains.
     balance: Vec<BalanceState>,
 }
 
@@ -307,7 +307,7 @@ impl Host {
         id
     }
 
-    /// Where a thread is, or was last.
+    /// The CPU that a thread is on, or was on last.
     pub fn cpu_of(&self, thread: ThreadId) -> CpuIndex {
         self.threads[thread.0 as usize].cpu
     }
@@ -320,7 +320,8 @@ impl Host {
         }
     }
 
-    /// Where a thread is looked for when it is woken: where it was last, unless it was sent elsewhere.
+    /// The CPU from which a CPU is searched for a thread when it is woken: that of its last run,
+    /// unless it was sent elsewhere.
     pub fn wake_cpu_of(&self, thread: ThreadId) -> CpuIndex {
         self.threads[thread.0 as usize].wake_cpu
     }

@@ -92,7 +92,7 @@ impl Host {
         first.map_or(found, |cpu| self.geometry.index(cpu))
     }
 
-    /// Whether the waker wakes so many threads that they should not all run beside it
+    /// Whether the waker wakes so many threads that they should not all run near it
     /// (`wake_wide`).
     fn note_wakee(&mut self, waker: ThreadId, wakee: ThreadId) -> bool {
         const FORGET_NS: Ns = 1_000_000_000;

@@ -9,7 +9,7 @@ const NEWIDLE_COSTS_NS: [Ns; 3] = [33_000, 49_000, 45_000];
 /// Guessed: between the published maximum (400 us) and 1 ms, which the published figures rule out.
 const RARE_COST_NS: Ns = 800_000;
 
-/// Who may go where.
+/// Which threads may move where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HostModel {
     /// Linux's fair scheduler as of 6.4, without sync wake-ups, buddies and NUMA's own rules.
@@ -48,17 +48,17 @@ impl HostModel {
 pub struct Rules {
     /// Within this time each runnable thread runs once (`sched_latency_ns`).
     pub latency_ns: Ns,
-    /// But none for less than this (`sched_min_granularity_ns`).
+    /// But no thread runs for less than this (`sched_min_granularity_ns`).
     pub granularity_ns: Ns,
-    /// By so much a woken thread must be behind to preempt (`sched_wakeup_granularity_ns`).
+    /// How far a woken thread must be behind to preempt (`sched_wakeup_granularity_ns`).
     pub wakeup_granularity_ns: Ns,
-    /// A thread that ran so lately is warm (`sched_migration_cost_ns`).
+    /// A thread that ran within this time is warm (`sched_migration_cost_ns`).
     pub migration_cost_ns: Ns,
     /// The tick.
     pub tick_ns: Ns,
     /// Threads that wake up are given half a latency (`GENTLE_FAIR_SLEEPERS`).
     pub sleeper_credit: bool,
-    /// The waker's CPU is considered beside the thread's last one.
+    /// The waker's CPU is considered in addition to the thread's last one.
     pub wake_affine: bool,
     /// The search for an idle CPU is cut short when the cache's CPUs are busy (`SIS_UTIL`).
     pub sis_util: bool,
@@ -66,10 +66,10 @@ pub struct Rules {
     pub sis_node: bool,
     /// A CPU that becomes idle takes waiting threads from others.
     pub newidle: bool,
-    /// Even from other caches.
+    /// A CPU that becomes idle takes waiting threads even from other caches.
     pub newidle_far: bool,
-    /// Only where that takes less time than the CPU is idle, on average: what a look through a
-    /// core's, a cache's and a wider domain takes (`max_newidle_lb_cost`).
+    /// What a look through a core's, a cache's and a wider domain takes (`max_newidle_lb_cost`). A
+    /// CPU looks only if that takes less time than it is idle, on average.
     pub newidle_costs_ns: [Ns; 3],
     /// What looks through narrower domains really took before, per mille of that.
     pub newidle_spent_per_mille: u64,
@@ -80,9 +80,9 @@ pub struct Rules {
     /// What a CPU that is busy all the time counts as used, of 1,024: less where its clock stays
     /// below the highest one (frequency invariance).
     pub full_util: u64,
-    /// A thread's last use of its CPU counts beside its average.
+    /// A thread's last use of its CPU counts in addition to its average.
     pub util_est: bool,
-    /// Where moving waiting threads fails again and again, a running one is moved.
+    /// If moving waiting threads fails again and again, a running one is moved.
     pub active_balance: bool,
     /// The weight that issuers have together; 0: each has that of a thread.
     pub issuers_weight: u64,
@@ -96,7 +96,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The rules of a model on a machine of so many CPUs.
+    /// The rules of a model on a machine of this many CPUs.
     pub fn new(model: HostModel, cpus: usize) -> Self {
         let factor = 1 + u64::from(cpus.clamp(1, 8).ilog2());
         let base = Self {

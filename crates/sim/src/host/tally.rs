@@ -28,7 +28,7 @@ pub(super) struct Tallies {
 }
 
 impl Tallies {
-    /// With no thread to run.
+    /// The tallies of CPUs with no thread to run.
     pub(super) fn new(geometry: &Geometry) -> Self {
         let cpus = geometry.len();
         let (mut groups, mut first_of) = (Vec::new(), Vec::new());

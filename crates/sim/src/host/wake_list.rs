@@ -15,7 +15,7 @@ use crate::geometry::CpuIndex;
 pub enum SwQueue {
     /// One for each last-level cache: the first version.
     PerCache,
-    /// One for each so many cores of a cache: later versions.
+    /// One for each group of this many cores of a cache: later versions.
     Sharded(usize),
 }
 

@@ -16,7 +16,7 @@ const DIRECT: u64 = 32;
 /// Pages that the background reclaims before the others have a turn. Guessed.
 const STRETCH: u64 = 256;
 
-/// Where victims go, until [`Kernel::settle`] finds them.
+/// Holds victims until [`Kernel::settle`] finds them.
 #[derive(Debug, Default)]
 struct Gone(Vec<Victim>);
 

@@ -1,6 +1,6 @@
-//! A memory that two tenants share: who has which page, and what it takes to bring one in. What is
-//! evicted is decided by homing's own code, `homing_mglru`; here stands what surrounds it in a
-//! kernel, without data.
+//! A memory that two tenants share: which pages each of them has, and what it takes to bring one
+//! in. homing's own code, `homing_mglru`, decides what is evicted; this module is what surrounds it
+//! in a kernel, without data.
 
 mod density;
 mod kernel;
@@ -12,7 +12,7 @@ use crate::agenda::Ns;
 use density::Density;
 use kernel::Kernel;
 
-/// Who asks. As an index: 0 or 1.
+/// The tenant that asks. As an index: 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tenant {
     /// Its pages are those of files, and clean: to evict one is to drop it.
@@ -31,10 +31,10 @@ pub enum MemoryModel {
     HitDensity,
 }
 
-/// What an access, or a stretch of background work, came to.
+/// The result of an access, or of a stretch of background work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
-    /// The page was there.
+    /// Whether the page was there.
     pub hit: bool,
     /// Pages that were looked at.
     pub scanned: u64,
@@ -49,14 +49,14 @@ pub(crate) trait Memory {
     /// Brings a page in, if it is not there, and uses it.
     fn access(&mut self, tenant: Tenant, page: u32, now_ns: Ns) -> Work;
 
-    /// Does some of what keeps frames free; nothing, where enough are.
+    /// Does some of the work that keeps frames free; nothing, if enough are free.
     fn background(&mut self, now_ns: Ns) -> Option<Work>;
 }
 
 impl MemoryModel {
-    /// A memory of so many frames, for tenants with so many pages. `low`: how many frames are kept
-    /// free beside those, by models that reclaim ahead. `savings`: what a hit of each tenant saves,
-    /// for policies that ask for that.
+    /// Makes a memory of `frames` frames, for tenants with this many pages. `low` is how many more
+    /// frames are kept free, by models that reclaim ahead. `savings` is what a hit of each tenant
+    /// saves, for policies that ask for that.
     pub(crate) fn build(
         self,
         (frames, low): (u32, u32),

@@ -15,12 +15,12 @@ pub struct Build {
     pub compute_ns: Ns,
     /// and how long it waits: for its input, for `make`.
     pub wait_ns: Ns,
-    /// How much of what it works on is in its core's cache, and has to be fetched from there where it
+    /// How much of what it works on is in its core's cache, and has to be fetched from there if it
     /// goes on elsewhere.
     pub warm_bytes: u64,
-    /// What is not measured at the beginning,
+    /// The time at the beginning that is not measured.
     pub warm_up_ns: Ns,
-    /// and what is.
+    /// The time that is measured.
     pub measured_ns: Ns,
 }
 
@@ -29,7 +29,7 @@ struct Run {
     compute_ns: Ns,
     wait_ns: Ns,
     warm_bytes: u64,
-    /// Where each compiler has computed last.
+    /// The CPU on which each compiler computed last.
     at: Vec<Option<CpuIndex>>,
     /// Whether each compiler has computed, and waits next.
     computed: Vec<bool>,

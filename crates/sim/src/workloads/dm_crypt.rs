@@ -39,7 +39,7 @@ pub enum IssuerPlaces {
 pub struct CryptLoad {
     /// Issuing threads,
     pub jobs: usize,
-    /// each with so many requests in flight,
+    /// each with this many requests in flight,
     pub depth: usize,
     /// of this size.
     pub bytes: u64,
@@ -86,12 +86,12 @@ impl CryptLoad {
 }
 
 impl CryptLoad {
-    /// The loads of the published tables: a job for each so many CPUs.
+    /// The loads of the published tables: for how many CPUs each there is one job.
     pub const LOADS: [(&str, usize); 3] = [("HIGH", 1), ("MED", 3), ("LOW", 6)];
 
-    /// The same for a machine of so many CPUs, with a job for each so many of them. There are as
-    /// many volumes for its CPUs as on the published machine: with one volume, its only writer or
-    /// its disk would limit a large machine.
+    /// The same load for a machine of `cpus` CPUs, with a job for every `each` of them. There are
+    /// as many volumes for its CPUs as on the published machine: with one volume, its only writer
+    /// or its disk would limit a large machine.
     #[must_use]
     pub fn on(self, cpus: usize, each: usize) -> Self {
         Self { jobs: (cpus / each).max(1), volumes: cpus.div_ceil(24), ..self }
@@ -101,13 +101,13 @@ impl CryptLoad {
 /// A load, and the policy that runs it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DmCrypt {
-    /// What is asked.
+    /// The load.
     pub load: CryptLoad,
-    /// Who encrypts.
+    /// The policy by which requests are encrypted.
     pub policy: Policy,
-    /// The time that is not measured at the beginning, at least,
+    /// The least time at the beginning that is not measured.
     pub warm_up_ns: Ns,
-    /// and what is.
+    /// The time that is measured.
     pub measured_ns: Ns,
 }
 
@@ -115,7 +115,7 @@ pub struct DmCrypt {
 struct Request {
     issuer: usize,
     write: bool,
-    /// Where its data was used last; `None`: it comes from the disk.
+    /// The CPU that used its data last; `None`: the data comes from the disk.
     data_at: Option<CpuIndex>,
     submitted_ns: Ns,
     /// The CPU that gets its interrupt.
@@ -173,7 +173,7 @@ const WARM_UP_TURNS: u64 = 40;
 
 /// The cost of handing a write to the disk.
 const WRITER_NS: Ns = 1_500;
-/// The cost of submitting a read, beside the issuer's own work.
+/// The cost of submitting a read, in addition to the issuer's own work.
 const SUBMIT_NS: Ns = 2_000;
 
 impl DmCrypt {

@@ -23,11 +23,11 @@ pub struct GroupCommit {
     pub waits: bool,
     /// CPU time of an issuer for each file. Fitted: one issuer that goes on.
     pub issuer_ns: Ns,
-    /// CPU time of whoever commits; published: 8 CPUs for 32,000 files a second.
+    /// CPU time of the thread that commits; published: 8 CPUs for 32,000 files a second.
     pub worker_ns: Ns,
     /// CPUs.
     pub cpus: usize,
-    /// What writing the data takes, beside the device's own pace.
+    /// What writing the data takes, in addition to the device's own pace.
     pub data_ns: Ns,
     /// The device's requests a second. Fitted: the plateau.
     pub iops: u64,
@@ -39,11 +39,11 @@ pub struct GroupCommit {
     pub buffer_commits: usize,
     /// Log writes at a time.
     pub buffers: usize,
-    /// How many files one that goes on may have on the way.
+    /// How many files an issuer that goes on may have in flight.
     pub in_flight: usize,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GroupCommitReport {
     /// Files made durable a second.

@@ -19,11 +19,11 @@ pub struct Items {
     pub item_ns: Ns,
     /// and how long an issuer works for each.
     pub issuer_ns: Ns,
-    /// Who runs them.
+    /// The policy that runs them.
     pub policy: Policy,
-    /// What is not measured at the beginning,
+    /// The time at the beginning that is not measured.
     pub warm_up_ns: Ns,
-    /// and what is.
+    /// The time that is measured.
     pub measured_ns: Ns,
 }
 

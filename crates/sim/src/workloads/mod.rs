@@ -44,10 +44,10 @@ impl Trial<'_> {
     }
 }
 
-/// What a run amounts to. Rates are over the time that was measured.
+/// The result of a run. Rates are over the time that was measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Operations a second: what an operation is, is the workload's.
+    /// Operations a second; the workload defines what an operation is.
     pub rate: f64,
     /// How much of its time the average CPU was busy, in per cent.
     pub util_pct: f64,

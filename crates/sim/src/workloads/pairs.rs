@@ -12,9 +12,9 @@ pub struct Pairs {
     pub pairs: usize,
     /// What a client or a server does for a message, the system calls included.
     pub message_ns: Ns,
-    /// What is not measured at the beginning,
+    /// The time at the beginning that is not measured.
     pub warm_up_ns: Ns,
-    /// and what is.
+    /// The time that is measured.
     pub measured_ns: Ns,
 }
 
@@ -32,7 +32,7 @@ struct Run {
 }
 
 impl Pairs {
-    /// So many pairs; messages as long as fit the published rate of a pair on Ice Lake.
+    /// This many pairs, with messages as long as fits the published rate of a pair on Ice Lake.
     pub const fn new(pairs: usize) -> Self {
         Self { pairs, message_ns: 6_000, warm_up_ns: 20_000_000, measured_ns: 200_000_000 }
     }

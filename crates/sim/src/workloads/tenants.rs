@@ -2,11 +2,11 @@
 //! serves keys at random from a heap as large as memory (the posting of 2022 that let the
 //! multi-generational LRU see several memory cgroups).
 //!
-//! With such disks nobody waits for I/O: what is missed costs CPU time. Each CPU has a thread of both
+//! With such disks no thread waits for I/O: a miss costs CPU time. Each CPU has a thread of both
 //! tenants and gives them its time in equal parts; the background has a CPU to itself.
 //!
 //! The posting does not say which machine that was, nor how much memory it had. Sizes are scaled
-//! down in proportion, but for what is kept free: see [`Tenants::free_pages`].
+//! down in proportion, except for what is kept free: see [`Tenants::free_pages`].
 
 use homing_mglru::density::Savings;
 
@@ -35,32 +35,32 @@ pub struct Tenants {
     /// A request to memcached, client's part included, where the page is there. Fitted: memcached
     /// with the patch.
     pub use_ns: Ns,
-    /// What it takes beside that to read a page of a file. Guessed: a copy, an insertion.
+    /// What reading a page of a file takes in addition. Guessed: a copy, an insertion.
     pub load_ns: Ns,
-    /// What it takes beside that to read a page from swap: a fault, a copy, page tables. Fitted,
-    /// with `swap_out_ns`: memcached before the patch.
+    /// What reading a page from swap takes in addition: a fault, a copy, page tables. Fitted, with
+    /// `swap_out_ns`: memcached before the patch.
     pub swap_in_ns: Ns,
-    /// To look at a page for reclaim. Guessed.
+    /// What looking at a page for reclaim takes. Guessed.
     pub scan_ns: Ns,
-    /// To write a page to swap, and take it out of page tables.
+    /// What writing a page to swap, and taking it out of page tables, takes.
     pub swap_out_ns: Ns,
-    /// To age a group: for each page of memory. Guessed: a page table entry is 8 bytes.
+    /// What ageing a group takes for each page of memory. Guessed: a page table entry is 8 bytes.
     pub age_page_ns: Ns,
-    /// What is not measured at the beginning. Four times as long changes no fitted
-    /// figure, and those of the merged form by a tenth.
+    /// The time at the beginning that is not measured. Four times as long changes no fitted figure,
+    /// and changes those of the merged form by a tenth.
     pub warm_up_ns: Ns,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TenantsReport {
     /// Requests to memcached a second.
     pub uses_per_s: f64,
     /// Reads of fio a second.
     pub reads_per_s: f64,
-    /// Of those requests, how many found their page, in per cent.
+    /// How many of those requests found their page, in per cent.
     pub use_hits_pct: f64,
-    /// Of those reads.
+    /// How many of those reads found their page, in per cent.
     pub read_hits_pct: f64,
     /// Pages that were written to swap a second.
     pub written_per_s: f64,
@@ -115,7 +115,7 @@ impl Tenants {
         }
     }
 
-    /// The same with memory for so much of memcached's heap, in per cent.
+    /// The same with memory for this much of memcached's heap, in per cent.
     #[must_use]
     pub const fn with_memory(self, percent: u32) -> Self {
         Self { frames: self.used_pages / 100 * percent, ..self }
@@ -127,7 +127,7 @@ impl Tenants {
         Savings { read: 1.0, write: loads(self.swap_in_ns), rewrite: loads(self.swap_out_ns) }
     }
 
-    /// Runs it for so long.
+    /// Runs it for this long.
     pub fn run(&self, measured_ns: Ns, seed: u64) -> TenantsReport {
         let mut run = Run {
             setup: self,
