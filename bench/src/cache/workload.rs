@@ -90,7 +90,8 @@ impl Workload {
         reads.chain(writes).chain(others).collect()
     }
 
-    /// Those of `all` that `names` name: workloads or groups of them, all where there is no name.
+    /// The workloads of `all` that `names` name, alone or as groups; all of them if there is no
+    /// name.
     pub(crate) fn select(all: &[Self], names: &[String]) -> Result<Vec<Self>, String> {
         let matches = |name: &str, load: &Self| load.to_string() == name || load.group() == name;
         for name in names {

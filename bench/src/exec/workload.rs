@@ -123,7 +123,7 @@ impl Workload {
         matches!(self, Self::Issue(..) | Self::Gate(_) | Self::Live(_))
     }
 
-    /// Those that `names` name: workloads or groups of them, all where there is no name.
+    /// The workloads that `names` name, alone or as groups; all of them if there is no name.
     pub(crate) fn select(names: &[String]) -> Result<Vec<Self>, String> {
         let matches = |name: &str, load: Self| load.name() == name || load.group() == name;
         for name in names {

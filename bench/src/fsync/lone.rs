@@ -1,5 +1,5 @@
-//! One issuer that writes a file and syncs it, again and again: alone first, and then beside
-//! another that makes thousands durable.
+//! One issuer that writes a file and syncs it, again and again: alone first, and then while another
+//! makes thousands durable.
 
 use std::path::PathBuf;
 use std::sync::Arc;

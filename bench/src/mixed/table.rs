@@ -72,7 +72,7 @@ const COLUMNS: [(&str, &str, f64); 14] = [
     ("reader", "reader_cpu_us", 1.0),
     ("all", "cpu_us", 1.0),
 ];
-/// Those whose ranges are shown.
+/// How many of the first columns show their ranges.
 const RANGED: usize = 2;
 
 fn rows(report: &Report, case: Case, form: Form) -> String {

@@ -1,4 +1,4 @@
-//! Watches a policy and panics where it breaks its contract.
+//! Watches a policy and panics if it breaks its contract.
 //!
 //! Each request is checked: a hit is reported for a page that is held and for no other; an evicted
 //! page was held (or is the one that was asked for), and is evicted once; the capacity is kept; and

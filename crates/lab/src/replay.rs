@@ -23,9 +23,9 @@ pub struct Outcome {
     pub hits: u64,
     /// Reads of pages that were not held.
     pub read_misses: u64,
-    /// Pages that went; those that were not admitted are among them.
+    /// Pages that were evicted, including those that were not admitted.
     pub evictions: u64,
-    /// Dirty pages that went, and what was dirty at the end.
+    /// Dirty pages that were evicted, and those that were dirty at the end.
     pub writebacks: u64,
     /// Requests and hits of each tenant, if the trace has several.
     pub tenants: Vec<TenantOutcome>,

@@ -40,8 +40,8 @@ impl Comparison {
         Self::new(measures, is_default, |name| !name.starts_with("homing"))
     }
 
-    /// `auto` against the best fixed scope of homing; empty where no other scope than the default
-    /// one has been run.
+    /// Compares `auto` with the best fixed scope of homing; empty if no other scope than the
+    /// default one has been run.
     pub fn of_auto(measures: &[Measure]) -> Self {
         let auto = |name: &str| name.starts_with("homing auto");
         let fixed = |name: &str| name.starts_with("homing") && !auto(name) && !is_part(name);

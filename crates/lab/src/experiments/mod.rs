@@ -239,7 +239,7 @@ impl Cell {
         Self { key, alone: false, run: Arc::new(run) }
     }
 
-    /// A cell that runs to its end even if it is told to stop.
+    /// Makes a cell that runs to its end even if it is told to stop.
     fn whole(key: Key, run: impl Fn() -> BTreeMap<String, f64> + Send + Sync + 'static) -> Self {
         Self::new(key, move |_| Some(run()))
     }

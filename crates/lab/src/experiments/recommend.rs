@@ -16,11 +16,11 @@ use serde::Deserialize;
 use super::workqueue::{CryptRun, default_affinity};
 use super::{NamedMachine, Progress, Stat, run};
 
-/// A load as its user describes it, in JSON; what is not told is as in the published one.
+/// A load as its user describes it, in JSON; fields that are left out are as in the published one.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Load {
-    /// Threads that issue items; all CPUs where it is 0.
+    /// Threads that issue items; 0: as many as there are CPUs.
     pub issuers: usize,
     /// Items that each has in flight at a time.
     pub depth: usize,
@@ -185,10 +185,10 @@ fn thresholds(of: &HomingSettings) -> Vec<HomingSettings> {
     others.map(|pull_cost| HomingSettings { pull_cost, ..of.clone() }).collect()
 }
 
-/// Settings of homing on this machine under this load, the best first: every scope, and then the best
-/// of them that may pull with every threshold. Those within one per cent of the best, or within twice
-/// the spread of the seeds, count as equal: of them the default comes first, then what is not strict
-/// and pulls as usual, then what needs less CPU time.
+/// Settings of homing on this machine under this load, the best first. Every scope is tried, and
+/// then the best scope that may pull, with every threshold. Settings within one per cent of the
+/// best, or within twice the spread of the seeds, count as equal: of these, the default comes
+/// first, then settings that are not strict and pull as usual, then those that need less CPU time.
 ///
 /// # Errors
 /// If there is no runtime to simulate on.

@@ -17,8 +17,8 @@ pub struct Progress {
     pub of: usize,
 }
 
-/// Runs the cells; those that have ended when `stop` is set are what comes back, in the order of
-/// their keys. Those of a simulated host that are under way are given up.
+/// Runs the cells until `stop` is set, and returns those that have ended, in the order of their
+/// keys. Cells of a simulated host that are under way at a stop are given up.
 ///
 /// `ended` is called after each cell, by whichever thread ran it, for one at a time.
 pub fn run(

@@ -172,8 +172,8 @@ fn once<'a>(rows: &[&'a Row], name: impl Fn(&'a Row) -> &'a String) -> Vec<&'a s
     names
 }
 
-/// The least and the most change of a policy over the hosts: where they differ, what is predicted lies
-/// between them. `None` where there is one host, or no change.
+/// The least and the greatest change of a policy over the hosts: if these differ, the prediction
+/// lies between them. `None` if there is one host, or no change.
 pub fn bracket(rows: &[&Row], policy: &str) -> Option<(f64, f64)> {
     let same = rows.iter().filter(|row| row.key.policy == policy);
     let changes: Vec<f64> = same.filter_map(|row| row.delta_pct).collect();

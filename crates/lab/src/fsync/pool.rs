@@ -82,7 +82,7 @@ fn work(jobs: &Mutex<Receiver<Job>>, given_up: &AtomicBool) {
             continue;
         }
         let synced = File::open(path).and_then(|file| file.sync_all());
-        // After a stop nobody listens.
+        // After a stop, nobody waits for the answer.
         let _ = tell.send(synced.map(|()| asked.elapsed()));
     }
 }

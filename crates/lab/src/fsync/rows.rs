@@ -43,8 +43,8 @@ pub struct Row {
 pub struct Report {
     /// The strategies in the order of [`Strategy::ALL`], each with its numbers of issuers as asked for.
     pub rows: Vec<Row>,
-    /// How many rounds the rows are of. 0 where it was stopped in the first: then there is a row for
-    /// whatever had ended.
+    /// How many rounds the rows are of. 0 if the run was stopped in the first: then there is a row
+    /// for whatever had ended.
     pub rounds: usize,
     /// Whether all rounds that were asked for have ended.
     pub is_whole: bool,

@@ -10,7 +10,8 @@ use super::strategy::Strategy;
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// A folder on the filesystem to measure. The files stand in a new folder there, which is removed.
+    /// A folder on the filesystem to measure. The files are in a new folder there, which is
+    /// removed.
     pub dir: PathBuf,
     /// How many files are made durable each time.
     pub files: usize,

@@ -1,7 +1,7 @@
 //! The policies there are, by name.
 //!
-//! Each stands in a file of its own that cites its paper. To add one, implement
-//! [`Policy`](crate::Policy) and give it a line in [`ALL`]; the first line is the default.
+//! Each has its own file, which cites its paper. To add one, implement [`Policy`](crate::Policy)
+//! and give it a line in [`ALL`]; the first line is the default.
 
 mod arc;
 mod cflru;

@@ -17,13 +17,13 @@ const SORT_MAX: usize = 16;
 /// Epochs after which every list has joined that of the greatest age.
 const EPOCHS_MAX: u32 = 1 << 14;
 
-/// The greatest age of a page, in epochs: older pages count as this old.
+/// The greatest age that a sweep leaves a page with, in epochs: older pages count as this old.
 const AGE_MAX: u16 = 1 << 14;
 /// After how many epochs all frames are searched for ages that would not fit into 16 bits.
 const SWEEP: u32 = 1 << 13;
 
-/// Frames by index, and which of them is worth least, for each group of pages. Their marks are with
-/// the owner, who lends them; a [`Shard`](super::Shard) has both.
+/// Frames by index, and which of them is worth least, for each group of pages. The owner keeps the
+/// frames' marks and lends them; a [`Shard`](super::Shard) has both.
 #[derive(Debug)]
 pub struct Ranking {
     frames: Vec<Frame>,
@@ -269,7 +269,7 @@ impl Ranking {
         history
     }
 
-    /// Puts a page into a free frame that nobody has asked for yet. Its mark is to be one
+    /// Puts a page that nobody has asked for yet into a free frame. Its mark is to be one
     /// [`ahead`](super::Mark::ahead). This counts as its use, and the first one after it does not.
     pub fn insert_ahead(&mut self, group: usize, frame: u32, shadow: Option<Shadow>) {
         let history = self.past(group, false, shadow);

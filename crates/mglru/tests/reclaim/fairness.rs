@@ -1,5 +1,4 @@
-//! A thousand groups with the same random load each give as much, and together as much as was asked
-//! for.
+//! A thousand groups with the same random load give the same, and as much as was asked for in all.
 
 use homing_mglru::kernel::Type;
 use homing_mglru::reclaim::{Background, Flags, Goal, Limits};

@@ -1,7 +1,7 @@
 //! A small version of the mix by which the flags were judged when they were posted. One group reads
 //! clean pages at random from a set much larger than memory. Another has a working set of dirty
-//! pages that would just fit. In the postings, the flags spare reclaim ageing and writing. In their
-//! first form the reads of the clean group pay for it, in the second less so.
+//! pages that would just fit. In the postings, the flags relieve reclaim of ageing and writing. In
+//! their first form the reads of the clean group pay for it, in the second less so.
 //!
 //! No real time is measured here. Each tenant and the background have a clock, and the one that is
 //! furthest behind acts next. The costs are made up, but in proportion to those of today's devices.

@@ -68,7 +68,7 @@ pub struct CrewCounts {
     /// The longest that an item waited while a CPU that could have run it was idle, in nanoseconds
     /// (homing's runtime only).
     pub exposed_max_ns: u64,
-    /// Workers that sleep though somebody has called them (homing's runtime only): a mistake.
+    /// Workers that sleep although they were called (homing's runtime only): a mistake.
     pub lost_wakes: u64,
 }
 
@@ -122,7 +122,8 @@ impl Crew {
         }
     }
 
-    /// Queues an item for `cpu`. `by`: who does it and pays for it, if that is a thread.
+    /// Queues an item for `cpu`. `by` is the thread that does it and pays for it, if it is a
+    /// thread.
     pub fn queue(&mut self, host: &mut Host, item: Item, cpu: CpuIndex, by: Option<ThreadId>) {
         match self {
             Self::Kernel(crew) => crew.queue(host, item, cpu, by),
@@ -130,7 +131,7 @@ impl Crew {
         }
     }
 
-    /// An issuer is about to sleep until its items are over.
+    /// Says that an issuer is about to sleep until its items are over.
     pub fn issuer_waits(&mut self, host: &mut Host, issuer: ThreadId) {
         if let Self::Homing(crew) = self {
             crew.issuer_waits(host, issuer);
@@ -152,7 +153,7 @@ impl Crew {
         }
     }
 
-    /// A timer of its own is due.
+    /// Says that one of the crew's own timers is due.
     pub fn event(&mut self, host: &mut Host, token: u64) {
         match self {
             Self::Kernel(_) => {}

@@ -363,7 +363,7 @@ impl Host {
         self.agenda.at(at_ns, Event::Token(token));
     }
 
-    /// Makes a thread work for so long besides: what it does on behalf of others.
+    /// Makes a thread work for this long in addition: it does something on behalf of others.
     pub fn charge(&mut self, thread: ThreadId, ns: Ns) {
         self.threads[thread.0 as usize].debt_ns += ns;
     }

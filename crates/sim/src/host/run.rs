@@ -280,7 +280,8 @@ impl Host {
             self.newidle_balance(cpu);
         }
         if !self.cpus[cpu].queue.is_empty() {
-            // The CPU never was idle: this is no sample of idle time, and nothing has to wake up.
+            // The CPU was never idle, so this is not a sample of idle time, and nothing has to wake
+            // up.
             self.cpus[cpu].idle_since_ns = None;
         }
         if self.cpus[cpu].queue.is_empty() && self.has_siblings {

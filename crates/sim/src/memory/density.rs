@@ -1,4 +1,4 @@
-//! Memory as homing's caches share it, where nobody has set limits.
+//! Memory as homing's caches share it if no limits are set.
 
 use homing_mglru::density::{HitDensity, Savings, Shadow};
 

@@ -98,7 +98,7 @@ proptest! {
     }
 }
 
-/// However late lists hear of epochs.
+/// This holds however late lists catch up with the epochs.
 #[test]
 fn lists_are_where_they_would_be_had_they_heard_of_each_epoch() {
     for (from, to) in [(0, 1), (0, 2), (0, 64), (5, 7), (63, 129), (100, 900), (7, 40_000)] {
