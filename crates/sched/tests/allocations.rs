@@ -28,7 +28,7 @@ fn decisions_allocate_nothing() {
                         facts.queue_items(&layout, pool, cpu, 9, 0);
                     }
                     let queue = home(&layout, &facts, first, pool);
-                    // A worker's table of what each pool has had, which grows with the pools.
+                    // A worker's table of what each pool has had grows with the pools.
                     let mut shares = Shares::default();
                     shares.ran(pool, Nice::NORMAL, 1);
                     for cpu in [first, last] {
@@ -90,7 +90,7 @@ fn choosing_a_scope_allocates_nothing_once_it_has_begun() {
     assert_eq!((allocated, auto.scope()), (0, Scope::Cpu));
 }
 
-/// Else none of this says anything.
+/// If this did not hold, the other tests would show nothing.
 #[test]
 fn what_allocates_is_counted() {
     assert_eq!(counting::during(|| vec![1_u8; 100]), 1);

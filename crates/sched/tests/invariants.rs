@@ -1,9 +1,9 @@
 //! The decisions at work on machines that do not exist: what must hold whatever happens.
 //!
-//! Every run checks that each item runs once and only where it may, that nobody is woken twice for
-//! one announcement nor for work that it may not take, that no CPU searches twice for one wake-up,
-//! that each insertion wakes at most one CPU, and that nothing is left. How long work may wait beside an idle CPU, and how often a queue may
-//! be passed over, is stated in `driver/checks.rs`.
+//! Every run checks that each item runs once and only where it may, that no CPU is woken twice for
+//! one announcement, nor for work that it may not take, that no CPU searches twice for one wake-up,
+//! that each insertion wakes at most one CPU, and that no item is left. `driver/checks.rs` states
+//! how long work may wait beside an idle CPU, and how long a queue may be passed over.
 
 mod driver;
 
@@ -64,7 +64,7 @@ proptest! {
     }
 }
 
-/// Byte for byte, decision by decision.
+/// The logs are equal byte for byte, decision by decision.
 #[test]
 fn the_same_seed_gives_the_same_decisions() {
     let grids = GRIDS.iter().map(|name| ((*name).to_owned(), grid(name), 5));
@@ -99,8 +99,8 @@ fn stale_facts_cost_extra_looks_and_nothing_else() {
     assert!(extra_looks > 100, "{extra_looks}: nobody was deceived");
 }
 
-/// What waits in a strict pod that loses all of its workers is served by others, and what comes
-/// after that has its home elsewhere.
+/// Items that wait in a strict pod that loses all of its workers are served by others, and items
+/// that come after that have their home elsewhere.
 #[test]
 fn orphaned_strict_pods_are_served() {
     for scope in [Scope::Cpu, Scope::Cache, Scope::Numa] {
@@ -129,7 +129,7 @@ fn orphaned_strict_pods_are_served() {
     }
 }
 
-/// `SCHED-6`: with everything full all the time each pool has its share, and waits no longer than
+/// `SCHED-6`: while all queues are always full, each pool has its share, and waits no longer than
 /// the others take for theirs.
 #[test]
 fn a_flood_of_high_priority_passes_over_the_others_no_longer_than_their_weights_say() {
@@ -149,7 +149,8 @@ fn a_flood_of_high_priority_passes_over_the_others_no_longer_than_their_weights_
         let report = run(&grid("1x1x1"), &scenario);
         let total: u64 = scenario.pools.iter().map(|pool| pool.nice.weight()).sum();
         for (pool, passed_ns) in scenario.pools.iter().zip(&report.passed_ns) {
-            // Five items of 10 us, 11 at most, to a batch, each time that its share comes round.
+            // A batch is five items of 10 us, 11 at most, each time that the pool's share comes
+            // round.
             let round_ns = 55_000 * (total / pool.nice.weight() + levels.len() as u64);
             assert!(*passed_ns <= round_ns, "{pool:?}: {passed_ns} ns, {round_ns}");
             let other = total > 2 * pool.nice.weight();

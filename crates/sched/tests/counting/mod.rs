@@ -1,4 +1,4 @@
-//! An allocator that counts, on each thread, what is asked of it.
+//! An allocator that counts the allocations of each thread.
 
 #![allow(unsafe_code)]
 
@@ -14,23 +14,23 @@ thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: `System` does it, with the same arguments. Counting allocates nothing: a `Cell` of a number
-// needs neither setting up nor dropping.
+// SAFETY: `System` does the work, with the same arguments. Counting allocates nothing: a `Cell` of
+// a number needs neither initialization nor dropping.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = COUNT.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: as is promised to us.
+        // SAFETY: the caller promises to us what `System` requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as is promised to us.
+        // SAFETY: the caller promises to us what `System` requires.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let _ = COUNT.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: as is promised to us.
+        // SAFETY: the caller promises to us what `System` requires.
         unsafe { System.realloc(at, layout, size) }
     }
 }
@@ -40,7 +40,7 @@ pub(crate) fn count() -> u64 {
     COUNT.with(Cell::get)
 }
 
-/// How often this thread allocates meanwhile.
+/// How often this thread allocates while `work` runs.
 pub(crate) fn during<T>(work: impl FnOnce() -> T) -> u64 {
     let before = count();
     let result = work();

@@ -1,5 +1,5 @@
-//! What the simulated runtime knows: its queues and who is idle. Read as it is, or as it was a
-//! while ago.
+//! What the simulated runtime knows: its queues, and which CPUs are idle. The facts are read as
+//! they are, or as they were a while ago.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
@@ -23,11 +23,11 @@ pub(crate) struct Queue {
     pub(crate) id: QueueId,
     pub(crate) items: VecDeque<Item>,
     pub(crate) length: ItemLength,
-    /// When the first item was first seen to wait; 0: not yet.
+    /// When the first item was first seen to wait; 0 if it has not been seen yet.
     head_since_ns: Cell<u64>,
 }
 
-/// What may be seen late.
+/// The facts that may be seen late.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     at_ns: u64,
@@ -47,20 +47,20 @@ pub(crate) struct Board {
     pub(crate) occupied: CpuSet,
     busy_since_ns: Vec<u64>,
     pub(crate) issuers_are_busy: bool,
-    /// What waking a CPU takes, if anybody knows.
+    /// How long waking a CPU takes, as far as the decisions know; 0 if they do not.
     pub(crate) delay_ns: u64,
     pub(crate) queues: Vec<Queue>,
     /// The queues that have items.
     pub(crate) filled: BTreeSet<usize>,
     pools: Vec<Attributes>,
     masks: Vec<Option<CpuSet>>,
-    /// For each pool the number of its first queue.
+    /// For each pool, the number of its first queue.
     first_of: Vec<usize>,
-    /// For each level and each CPU the position of its queue in a pool.
+    /// For each level and each CPU, the position of its queue in a pool.
     position_of: Vec<Vec<usize>>,
     stale_ns: u64,
     seen: Seen,
-    /// Whether facts are read as they were seen last.
+    /// Whether facts are read as they were when last seen.
     through_seen: Cell<bool>,
 }
 
@@ -110,7 +110,7 @@ impl Board {
         }
     }
 
-    /// The worker of `cpu` begins something, or is called.
+    /// Notes that the worker of `cpu` begins something, or is called.
     pub(crate) fn begin(&mut self, cpu: CpuId) {
         self.busy_since_ns[cpu.index()] = self.now_ns;
     }
@@ -130,7 +130,7 @@ impl Board {
         &self.queues[self.number_of(queue)]
     }
 
-    /// Puts an item at the end. How many wait now.
+    /// Puts an item at the end and returns how many wait now.
     pub(crate) fn push(&mut self, queue: QueueId, item: Item) -> u32 {
         let number = self.number_of(queue);
         self.filled.insert(number);
@@ -139,7 +139,7 @@ impl Board {
         items.len() as u32
     }
 
-    /// Puts back what was taken.
+    /// Puts back items that were taken.
     pub(crate) fn put_back(&mut self, queue: QueueId, hand: &mut VecDeque<Item>) {
         let number = self.number_of(queue);
         while let Some(item) = hand.pop_back() {
@@ -148,7 +148,7 @@ impl Board {
         }
     }
 
-    /// Takes a batch, but no more than half of what waits, rounded up.
+    /// Takes a batch, but no more than half of the items that wait, rounded up.
     pub(crate) fn take(&mut self, queue: QueueId) -> VecDeque<Item> {
         let number = self.number_of(queue);
         let found = &mut self.queues[number];
@@ -166,7 +166,7 @@ impl Board {
         taken
     }
 
-    /// Facts are from now on as they were up to `stale_ns` ago.
+    /// From now on, facts are read as they were up to `stale_ns` ago.
     pub(crate) fn look_as_seen(&mut self) {
         self.through_seen.set(self.stale_ns > 0);
         if self.stale_ns > 0 && self.now_ns - self.seen.at_ns > self.stale_ns {
@@ -174,7 +174,7 @@ impl Board {
         }
     }
 
-    /// Facts are from now on as they are.
+    /// From now on, facts are read as they are.
     pub(crate) fn look_closely(&mut self) {
         self.through_seen.set(false);
         if self.stale_ns > 0 {

@@ -1,28 +1,32 @@
 //! What must hold while a scenario runs.
 //!
-//! A queue is *exposed* while items wait in it and a CPU that may serve it is idle: parked, and
-//! not woken. In the scenarios `prompt` and `patient` that is so for as long as an item waits; in others until
-//! somebody takes from the queue. How long it may last:
+//! A queue is *exposed* while items wait in it and a CPU that may serve it is idle: parked, and not
+//! woken. In the scenarios `prompt` and `patient` this is measured for as long as an item waits; in
+//! others, only until somebody takes from the queue. How long it may last:
 //!
-//! * Prompt scenarios (see [`Scenario::prompt`]): `PULL_AGE_MAX_NS` by what fetching is taken to cost,
-//!   `IDLE_PATIENCE_NS` at most unless all issuers are busy, or as many wake delays as items come at once, and two wake delays. Each insertion
-//!   wakes an idle CPU, if there is one, which takes the item or something else whose own CPU has been woken too,
-//!   and wakes the next as it begins; whoever parks beside an item that is not ripe comes back when it is, and then
-//!   takes whatever there is.
-//! * Patient ones (see [`Scenario::patient`]): [`PATIENT_NS`] more. Some are left to workers of the pod that
-//!   are awake, and these come by when their item is over, and that of each other pool that they serve.
-//! * All others: ticks. The first that looks at the queue notes since when it has seen the item
-//!   wait, the next one is more than `TICK_AGE_NS` later and wakes a CPU for it (where issuers occupy CPUs, the one
-//!   that is `OCCUPIED_TICK_AGE_NS` later): two ticks, or three, a wake delay, and as much as facts may be stale, rounded up to ticks, twice. A tick wakes one CPU
-//!   for the first overdue queue that it finds, so for each other queue that is exposed at the time
-//!   it takes two ticks more; and whoever is woken takes what it finds first, so one tick more for
-//!   each batch taken from one of those.
+//! * Prompt scenarios (see [`Scenario::prompt`]): the longer of two times, and two wake delays more.
+//!   One is `PULL_AGE_MAX_NS` scaled by the assumed cost of fetching, but at most `IDLE_PATIENCE_NS`
+//!   unless all issuers are busy; the other is one wake delay for each item that comes at once.
+//!   Each insertion wakes an idle CPU, if there is one. That CPU takes the item, or another one whose
+//!   own CPU has been woken too, and wakes the next CPU as it begins. A worker that parks beside an
+//!   item that is not ripe comes back when it is ripe, and then takes whatever there is.
+//! * Patient ones (see [`Scenario::patient`]): [`PATIENT_NS`] more. Some items are left to workers of
+//!   the pod that are awake. These workers come by when they have finished their item, and one of each
+//!   other pool that they serve.
+//! * All others: a number of ticks. The first tick that looks at the queue notes since when it has
+//!   seen the item wait. The next one is more than `TICK_AGE_NS` later and wakes a CPU for it (where
+//!   issuers occupy CPUs, the one that is `OCCUPIED_TICK_AGE_NS` later). That makes two or three
+//!   ticks, a wake delay, and twice the staleness of facts, rounded up to ticks. A tick wakes one CPU
+//!   for the first overdue queue that it finds, so each other queue that is exposed at the time adds
+//!   two ticks. The woken CPU takes what it finds first, so each batch taken from one of those queues
+//!   adds one tick.
 //!
 //! A worker *passes over* its own queue of a pool when it takes from elsewhere while items wait
-//! there. With fresh facts, and while nobody else takes from that queue either, it does so for at
-//! most as long as the others need to have had as much as that pool, by weight, when the longest
-//! batch of theirs and of its own is B: B * (1 + w / w0) for each other pool of weight w, where the
-//! one passed over has w0, and B once more for the second look, which knows no shares (`SCHED-6`).
+//! there. This is bounded with fresh facts, and while nobody else takes from that queue either: it
+//! lasts at most until the other pools have had as much as that pool, by weight. Let B be the
+//! longest batch of the other pools and of the worker's own, w0 the weight of the pool passed over,
+//! and w that of another pool. The bound is B * (1 + w / w0) for each other pool, and B once more
+//! for the second look, which knows no shares (`SCHED-6`).
 
 use std::collections::BTreeMap;
 
@@ -35,11 +39,11 @@ use homing_topology::{CpuId, CpuSet};
 use super::board::{Board, Item};
 use super::{Scenario, TICK_NS};
 
-/// How much longer work may wait where it is left to who is awake: an item of 33 us of each of three pools,
-/// and what the next wake-up may be put off by.
+/// How much longer work may wait where it is left to workers that are awake: an item of 33 us of
+/// each of three pools, and the time by which the next wake-up may be put off.
 pub(crate) const PATIENT_NS: u64 = 3 * 33_000 + 40_000;
 
-/// What came of a scenario.
+/// The results of a scenario.
 #[derive(Debug)]
 pub(crate) struct Report {
     /// Every decision, in order.
@@ -47,32 +51,32 @@ pub(crate) struct Report {
     pub(crate) extra_looks: u64,
     /// How many CPUs were woken for items.
     pub(crate) wakes: u64,
-    /// The longest that a queue was exposed.
+    /// The longest time that a queue was exposed.
     pub(crate) exposed_max_ns: u64,
-    /// How long a worker passed over its own queue of each pool, at most.
+    /// For each pool, the longest time that a worker passed over its own queue.
     pub(crate) passed_ns: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Exposed {
     since_ns: u64,
-    /// The most queues that were exposed at a time since then, but for this one.
+    /// The most other queues that were exposed at one time since then.
     rivals: u64,
-    /// How many batches were taken from those.
+    /// How many batches were taken from those queues.
     rival_takes: u64,
 }
 
-/// See the module.
+/// The checks; see the module.
 #[derive(Debug)]
 pub(crate) struct Checks {
-    /// How often somebody might have been woken.
+    /// How often a CPU might have been woken.
     pub(crate) occasions: u64,
     pub(crate) wakes: u64,
     pub(crate) extra_looks: u64,
     is_fresh: bool,
     ticks_ns: u64,
     prompt_ns: Option<u64>,
-    /// For how long an item waits is looked at, not for how long nobody takes any.
+    /// Whether to check how long an item waits, instead of how long nobody takes any.
     by_item: bool,
     exposed: BTreeMap<usize, Exposed>,
     exposed_max_ns: u64,
@@ -92,13 +96,14 @@ impl Checks {
         let all_on = board.features == Features::ALL && scenario.masks.is_empty();
         let alike = !scenario.knows_delay || scenario.lengths_ns.len() == 1;
         let is_prompt = calm && all_on && !strict && !tiny && alike;
-        // The CPU may be an issuer's, who is spared for longer.
+        // An issuer may occupy the CPU; such a CPU is spared for longer.
         let age_ns = if scenario.occupy { OCCUPIED_TICK_AGE_NS } else { TICK_AGE_NS };
         let late_ns = age_ns.div_ceil(TICK_NS) * TICK_NS;
         let percents = scenario.pools.iter().map(|pool| pool.pull_cost.percent());
         let dearest = percents.max().unwrap_or(100);
         let ripe_ns = PULL_AGE_MAX_NS * dearest / 100;
-        // Where all issuers are busy nobody takes from another cache for having been idle for long.
+        // Where all issuers are busy, no worker takes from another cache for having been idle for
+        // long.
         let ripe_ns =
             if scenario.issuers_are_busy { ripe_ns } else { ripe_ns.min(IDLE_PATIENCE_NS) };
         let chain_ns = u64::from(scenario.burst_max) * scenario.wake_ns;
@@ -124,7 +129,7 @@ impl Checks {
         self.left == 0
     }
 
-    /// Time goes on to `at_ns`: nothing was exposed for too long until then.
+    /// Advances the time to `at_ns` and checks that nothing was exposed for too long until then.
     pub(crate) fn before(
         &mut self,
         at_ns: u64,
@@ -169,14 +174,14 @@ impl Checks {
         self.exposed.values_mut().for_each(|found| found.rivals = found.rivals.max(rivals));
     }
 
-    /// A worker has taken from a queue.
+    /// Notes and checks that a worker has taken from a queue.
     pub(crate) fn taken(&mut self, layout: &Layout, board: &Board, cpu: CpuId, queue: QueueId) {
         self.occasions += 1;
         if self.is_fresh {
             self.passes.taken(layout, board, cpu, queue);
         }
         let was_exposed = if self.by_item {
-            // What stays in it has waited as long.
+            // The items that stay in the queue have waited as long.
             self.exposed.contains_key(&board.number_of(queue))
         } else {
             self.exposed.remove(&board.number_of(queue)).is_some()
@@ -188,7 +193,7 @@ impl Checks {
         assert!(may, "CPU {cpu} has taken from {queue:?}, which it may not serve");
     }
 
-    /// Work stays in the pod that it came from while that has a worker.
+    /// Checks that work stays in the pod that it came from while that pod has a worker.
     pub(crate) fn at_home(layout: &Layout, board: &Board, cpu: CpuId, queue: QueueId) {
         let mask = board.cpumask(queue.pool).filter(|mask| mask.intersects(&board.active));
         let active = mask.map_or(board.active, |mask| board.active.and(mask));
@@ -221,8 +226,8 @@ impl Checks {
     }
 }
 
-/// The CPUs that may serve a queue: spelled out here once more, so that the decisions are not
-/// measured by themselves.
+/// The CPUs that may serve a queue. This is spelled out here once more, so that the decisions are
+/// not checked against themselves.
 fn servers(layout: &Layout, board: &Board, queue: QueueId) -> CpuSet {
     let Attributes { affinity, .. } = board.attributes(queue.pool);
     let mask = board.cpumask(queue.pool).filter(|mask| mask.intersects(&board.active));
@@ -246,12 +251,12 @@ fn servers(layout: &Layout, board: &Board, queue: QueueId) -> CpuSet {
 /// How long workers have passed over their own queues.
 #[derive(Debug)]
 struct Passes {
-    /// For each queue how often somebody has taken from it.
+    /// For each queue, how often somebody has taken from it.
     takes: Vec<u64>,
-    /// For each CPU and pool: the takes from its queue when it was passed over last, and since
-    /// when it was.
+    /// For each CPU and pool: how often its queue had been taken from when it was last passed over,
+    /// and since when it has been.
     passed: BTreeMap<(CpuId, PoolId), (u64, u64)>,
-    /// For each CPU: when it took last, and the longest that it was busy with a batch.
+    /// For each CPU: when it took last, and the longest time that it was busy with a batch.
     batches: BTreeMap<CpuId, (u64, u64)>,
     most_ns: Vec<u64>,
 }

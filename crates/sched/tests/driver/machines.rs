@@ -1,5 +1,6 @@
-//! The machines to drive: regular ones of 1 to 1,024 CPUs, and captures of real ones, which
-//! `homing-topology` tests too: where they are stands in the file that both share.
+//! The machines to drive: regular ones of 1 to 1,024 CPUs, and captures of real ones. The tests of
+//! `homing-topology` use these captures too; the shared file `support/captures.rs` says where they
+//! are.
 
 #[path = "../../../topology/tests/support/captures.rs"]
 mod support;
@@ -67,7 +68,7 @@ pub(crate) fn captures() -> Vec<(String, Layout)> {
     machines
 }
 
-/// What of a capture is worth unpacking: the rest only costs time.
+/// The files of a capture that are worth unpacking; the rest only costs time.
 const NEEDED: [&str; 13] = [
     "cpuinfo",
     "level",

@@ -1,11 +1,11 @@
-//! A discrete-event driver: workers and issuers of a machine that does not exist, each step
-//! decided by `homing-sched`. Times are integer nanoseconds, events at one time run in the order
-//! in which they were made, and random numbers come from a seed: a scenario runs the same way
-//! each time.
+//! A discrete-event driver: it simulates the workers and issuers of a machine that does not exist,
+//! and `homing-sched` decides each step. Times are integer nanoseconds, events at one time run in
+//! the order in which they were made, and random numbers come from a seed, so a scenario runs the
+//! same way each time.
 //!
-//! A look at the queues takes no time here and nobody is ever in the middle of one: what can go
-//! wrong between the steps of the wake protocol is the matter of the runtime's models. Instead
-//! any look but the second one of the protocol may see the facts late.
+//! Here a look at the queues takes no time, and no worker is ever in the middle of one. What can go
+//! wrong between the steps of the wake protocol is checked by the runtime's models. Instead, any
+//! look but the second one of the protocol may see the facts late.
 
 pub(crate) mod board;
 pub(crate) mod checks;
@@ -21,7 +21,7 @@ use rng::Rng;
 
 pub(crate) use sim::run;
 
-/// Between two ticks.
+/// The time between two ticks.
 pub(crate) const TICK_NS: u64 = 1_000_000;
 
 /// What happens on a machine.
@@ -31,45 +31,47 @@ pub(crate) struct Scenario {
     pub(crate) seed: u64,
     /// One pool for each.
     pub(crate) pools: Vec<Attributes>,
-    /// Their masks; none for those beyond its end.
+    /// The masks of the pools; a pool beyond the end of this list has none.
     pub(crate) cpumasks: Vec<Option<CpuSet>>,
     pub(crate) features: Features,
     /// How many items there are in all.
     pub(crate) items: u32,
-    /// Each issues bursts from a CPU of its own choice, as a thread that is no worker.
+    /// The number of issuers: threads that are no workers, each issuing bursts from a CPU of its
+    /// own choice.
     pub(crate) issuers: u32,
     pub(crate) burst_max: u32,
-    /// Whether the items of a burst are put into their queue at once, and one CPU is woken for
-    /// them; else one after the other.
+    /// Whether the items of a burst are put into their queue at once and one CPU is woken for them;
+    /// otherwise they are put one after the other.
     pub(crate) at_once: bool,
     /// The longest pause between the bursts of an issuer.
     pub(crate) pause_ns: u64,
-    /// How long items run: one of these, up to a tenth more.
+    /// How long items run: one of these times, plus up to a tenth.
     pub(crate) lengths_ns: Vec<u64>,
-    /// Of eight items, how many issue others as they run.
+    /// How many of eight items issue others as they run.
     pub(crate) parents: u32,
     /// Whether issuers occupy their CPU.
     pub(crate) occupy: bool,
     /// How old facts may be.
     pub(crate) stale_ns: u64,
-    /// From waking a CPU to its worker's first look,
+    /// The time from waking a CPU to its worker's first look.
     pub(crate) wake_ns: u64,
-    /// and whether the decisions know.
+    /// Whether the decisions know this time.
     pub(crate) knows_delay: bool,
     /// Whether issuers use all of their time, as far as the decisions know.
     pub(crate) issuers_are_busy: bool,
-    /// How long workers believe that they are without work: where that is short they search before they
+    /// How long workers expect to be without work. Where that is short they search before they
     /// park.
     pub(crate) gap_ns: u64,
-    /// Each item is to be taken soon, not only one of its queue.
+    /// Whether each item must be taken soon, not only one item of its queue.
     pub(crate) by_item: bool,
-    /// From when on which CPUs have workers. Before the first: all.
+    /// The CPUs that have workers, with the time from which that holds. Before the first, all CPUs
+    /// have.
     pub(crate) masks: Vec<(u64, CpuSet)>,
 }
 
 impl Scenario {
-    /// Facts are fresh, all attributes are loose, nothing is tiny, everything is on: work may
-    /// wait beside an idle CPU only until it is ripe.
+    /// Facts are fresh, all attributes are loose, no item is tiny, and every feature is on. So work
+    /// may wait beside an idle CPU only until it is ripe.
     pub(crate) fn prompt(seed: u64) -> Self {
         let loose = |scope| Attributes::new(Affinity { scope, strict: false });
         Self {
@@ -95,8 +97,8 @@ impl Scenario {
         }
     }
 
-    /// The same with one pool, where all items are about as long, and the decisions know what waking a CPU takes: so some
-    /// are left to who is awake.
+    /// The same with one pool, where all items are about as long and the decisions know how long
+    /// waking a CPU takes. So some items are left to workers that are awake.
     pub(crate) fn patient(seed: u64) -> Self {
         let mut base = Self::prompt(seed);
         base.pools.truncate(1);
@@ -109,7 +111,7 @@ impl Scenario {
         }
     }
 
-    /// Anything that is legal.
+    /// Any scenario that is legal.
     pub(crate) fn random(seed: u64, items: u32, online: &CpuSet) -> Self {
         let mut rng = Rng::new(seed);
         let cpus = online.len() as u64;

@@ -1,4 +1,4 @@
-//! The clock, the events, the issuers and the tick. What workers do is in `worker.rs`.
+//! The clock, the events, the issuers and the tick. `worker.rs` has what workers do.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,7 +13,7 @@ use super::rng::Rng;
 use super::worker::{State, Worker};
 use super::{Scenario, TICK_NS};
 
-/// What a worker has in its hand longer than this goes back.
+/// Items that a worker holds for longer than this go back to their queue.
 const RESCUE_NS: u64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,7 +22,7 @@ pub(crate) enum Event {
     Issue(u32),
     /// A worker that was woken begins to look.
     Awake(CpuId),
-    /// A park ends by itself, if it is still that park.
+    /// A park times out, if it is still the same park.
     Timeout(CpuId, u64),
     /// An item ends.
     Done(CpuId),
@@ -33,7 +33,7 @@ pub(crate) enum Event {
     Tick,
 }
 
-/// A machine at work.
+/// A simulated machine at work.
 pub(crate) struct Sim<'a> {
     pub(crate) layout: &'a Layout,
     pub(crate) scenario: &'a Scenario,
@@ -114,7 +114,8 @@ impl Sim<'_> {
         }
     }
 
-    /// A burst of a thread that is no worker. It may move now and then; its CPU may have no worker.
+    /// Issues a burst from a thread that is no worker. The thread may move now and then, and its
+    /// CPU may have no worker.
     fn issue(&mut self, issuer: u32) {
         let machine = self.layout.machine().cpus();
         let moved = u64::from(self.rng.below(16) == 0) * self.rng.below(machine.len() as u64);
@@ -143,7 +144,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Puts items into their queue, as far as there are any left, and then wakes a CPU for them.
+    /// Puts as many of `count` items as are left into their queue, and then wakes a CPU for them.
     fn put(&mut self, cpu: CpuId, pool: u8, count: u32) {
         let count = count.min(self.scenario.items - self.issued);
         if count == 0 {
@@ -183,7 +184,8 @@ impl Sim<'_> {
         }
     }
 
-    /// Wakes whom `choose` names; where that CPU has been woken meanwhile, looks closely.
+    /// Wakes the CPU that `choose` names. If that CPU has been woken meanwhile, it looks closely
+    /// and chooses again.
     pub(crate) fn wake_one(
         &mut self,
         queue: QueueId,
@@ -226,7 +228,8 @@ impl Sim<'_> {
         }
         for cpu in active.minus(&before).iter() {
             if self.workers[cpu.index()].state == State::Off {
-                // An offer to whoever finds work for it; if there is some already, it is taken.
+                // This offers the CPU to whoever finds work for it. If there is work already, it
+                // takes some.
                 self.park_after_look(cpu);
             }
         }

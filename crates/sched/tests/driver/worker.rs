@@ -1,7 +1,7 @@
 //! A worker: it looks for work, runs a batch, announces that it is idle, looks again, parks.
 //!
-//! For one wake-up or batch it looks in vain at most once before it announces and once after, and once more
-//! if it searched, which it does at most once.
+//! For one wake-up or batch it looks in vain at most once before it announces that it is idle and
+//! once after, and once more if it searched, which it does at most once.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ pub(crate) enum State {
     Parked,
     /// Woken, and not yet running.
     Waking,
-    /// Its CPU is not to have a worker.
+    /// Its CPU must not have a worker.
     Off,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Worker {
     slept_ns: u64,
     parks: u64,
     search: Search,
-    /// Since it had a batch, or slept.
+    /// How often it has searched since it had a batch or slept.
     searches: u32,
     looks_in_vain: u32,
 }
@@ -113,7 +113,7 @@ impl Sim<'_> {
         self.look(cpu);
     }
 
-    /// Looks for work, and runs it; or searches on for a while, or parks.
+    /// Looks for work and runs it; if there is none, searches for a while, or parks.
     fn look(&mut self, cpu: CpuId) {
         if !self.board.active.contains(cpu) {
             self.workers[cpu.index()].state = State::Off;
@@ -125,7 +125,7 @@ impl Sim<'_> {
             let next = before_park(self.layout, &self.board, cpu, worker.idle, &worker.shares);
             match next {
                 Next::Take { queue, .. } if self.take(cpu, queue) => return,
-                // It was there a moment ago.
+                // The items were there a moment ago.
                 Next::Take { .. } => {
                     self.checks.extra_looks += 1;
                     self.board.look_closely();
@@ -155,7 +155,7 @@ impl Sim<'_> {
         assert!(looks <= 2 + worker.searches, "CPU {cpu} looks for the {looks}th time");
     }
 
-    /// Announces, looks again at what really is, and parks.
+    /// Announces that the worker is idle, looks again at the facts as they are, and parks.
     pub(crate) fn park_after_look(&mut self, cpu: CpuId) {
         self.board.idle.insert(cpu);
         self.board.look_closely();
@@ -187,7 +187,8 @@ impl Sim<'_> {
         }
     }
 
-    /// Takes a batch, wakes the next worker, and begins. Whether there was anything.
+    /// Takes a batch, wakes the next worker, and begins. Returns whether there was anything to
+    /// take.
     fn take(&mut self, cpu: CpuId, queue: QueueId) -> bool {
         let mut batch = self.board.take(queue);
         let Some(first) = batch.pop_front() else { return false };

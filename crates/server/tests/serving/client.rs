@@ -1,4 +1,4 @@
-//! A client that does what it should not.
+//! Clients that do what they should not.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,13 +7,13 @@ use homing_nbd::wire::{self, command};
 use homing_nbd::{ClientHandshake, ClientStep, RequestHeader};
 use homing_server::Endpoint;
 
-/// The command, where, how much, and what of a write.
+/// The command, the offset, the length, and the data of a write.
 pub(crate) type Request = (u16, u64, u32, Vec<u8>);
 
-/// A client that sends requests without waiting for replies, and sorts those out afterwards.
+/// A client that sends requests without waiting for replies, and sorts the replies out afterwards.
 pub(crate) struct Pipelined<S = UnixStream>(pub(crate) S);
 
-/// A stream on which requests may follow.
+/// Negotiates, and returns the stream on which requests may follow.
 pub(crate) fn shake_hands<S: Read + Write>(mut stream: S) -> S {
     let (mut handshake, mut input) = (ClientHandshake::new("disk"), Vec::new());
     loop {
@@ -37,8 +37,8 @@ impl Pipelined {
         Self(shake_hands(UnixStream::connect(path).unwrap()))
     }
 
-    /// Sends all at once: the command, where, how much, and what of a write. The error number and
-    /// the data of each reply, in the order of the requests.
+    /// Sends all requests at once, and returns the error number and the data of each reply, in the
+    /// order of the requests.
     pub(crate) fn exchange(&mut self, requests: &[Request]) -> Vec<(u32, Vec<u8>)> {
         let mut sender = self.0.try_clone().unwrap();
         std::thread::scope(|scope| {
@@ -49,7 +49,7 @@ impl Pipelined {
 }
 
 impl<S: Read + Write> Pipelined<S> {
-    /// As [`Pipelined::exchange`], by a client that reads no reply before it has sent all.
+    /// As [`Pipelined::exchange`], but reads no reply before it has sent all requests.
     pub(crate) fn send_all_first(&mut self, requests: &[Request]) -> Vec<(u32, Vec<u8>)> {
         self.0.write_all(&encode(requests)).unwrap();
         self.replies(requests)

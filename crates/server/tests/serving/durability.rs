@@ -1,4 +1,5 @@
-//! What is done, and durable by FUA or a flush, when its reply comes. Also where no memory is left for another thread.
+//! What is done when its reply comes, and durable by FUA or a flush. This also holds where no
+//! memory is left for another thread.
 
 use std::io::{Read as _, Write as _};
 use std::sync::{Arc, Mutex};
@@ -14,10 +15,10 @@ use crate::{serve, socket};
 
 const SIZE: usize = 16 << 20;
 const LEN: usize = 4096;
-/// What was discarded reads as this.
+/// Discarded bytes read as this.
 const DISCARDED: u8 = 0xDD;
 
-/// A disk with a cache: what is there, and what a power cut leaves.
+/// A disk with a cache: its contents now, and what a power cut leaves of them.
 struct Disk(Mutex<[Vec<u8>; 2]>);
 
 impl Disk {
@@ -80,7 +81,8 @@ impl Block for Disk {
     }
 }
 
-/// Sends these at once, with flags, commands and where; what they write is their number and one.
+/// Sends these requests at once: flags, command, offset and length. A write's data are its number
+/// in the list plus one.
 fn ask(client: &mut Pipelined, requests: &[(u16, u16, usize, usize)]) {
     let (mut bytes, mut sent) = (Vec::new(), Vec::new());
     for (cookie, &(flags, command, offset, length)) in (0..).zip(requests) {
@@ -112,7 +114,8 @@ fn what_is_forced_or_flushed_is_durable_when_it_is_answered() {
                 let told = format!("{crypt_on:?}, short of memory: {is_short}");
                 let mut stalls = Pipelined::connect(endpoint);
                 if is_short {
-                    // Half of what it wants to write: it has what memory there is.
+                    // It sends half of what it wants to write, and so holds all the memory that
+                    // there is.
                     let (command, length) = (WRITE, 2 << 20);
                     let header =
                         RequestHeader { flags: 0, command, cookie: 0, offset: 8 << 20, length };
@@ -125,7 +128,7 @@ fn what_is_forced_or_flushed_is_durable_when_it_is_answered() {
                     if crypt_on == CryptOn::Connection {
                         return ask(&mut client, &[first, second]);
                     }
-                    // Workers keep no order among those that are under way.
+                    // Workers keep no order among the requests that are under way.
                     ask(&mut client, &[first]);
                     ask(&mut client, &[second]);
                 };
@@ -192,7 +195,7 @@ fn what_came_before_rubbish_is_done() {
         bytes.extend(vec![1; LEN]);
         bytes.extend([0xFF; 28]);
         client.0.write_all(&bytes).unwrap();
-        // Until the server has hung up.
+        // This ends when the server has hung up.
         let _ = client.0.read_to_end(&mut Vec::new());
         assert!(disk.0.lock().unwrap()[0][..LEN].iter().all(|byte| *byte == 1));
     });

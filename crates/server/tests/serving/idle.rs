@@ -35,7 +35,7 @@ fn a_connection_that_is_idle_has_no_buffers_and_gets_them_again() {
     });
 }
 
-/// By clients that take no replies, so that the server is left with all that it takes in.
+/// The clients take no replies, so that the server is left with all that it takes in.
 #[test]
 fn buffers_take_no_more_than_is_said() {
     const COUNT: usize = 40;
@@ -52,7 +52,7 @@ fn buffers_take_no_more_than_is_said() {
             let mut requests = vec![(command::READ, 0, length, Vec::new()); 1000];
             requests.extend(vec![(command::WRITE, 0, length, vec![0; length as usize]); 8]);
             client.0.set_nonblocking(true).unwrap();
-            // As much as the server takes in.
+            // This sends as much as the server takes in.
             let _ = client.0.write_all(&encode(&requests));
         }
         for _ in 0..50 {
@@ -64,7 +64,7 @@ fn buffers_take_no_more_than_is_said() {
     });
 }
 
-/// Prints what a thousand connections take that have written and read and are idle.
+/// Prints how much memory a thousand connections take that have written and read and are now idle.
 #[test]
 #[ignore = "a measurement"]
 fn memory_of_many_connections() {
@@ -84,7 +84,7 @@ fn memory_of_many_connections() {
     });
 }
 
-/// Bytes of memory that this process has.
+/// The resident memory of this process in bytes.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

@@ -1,4 +1,4 @@
-//! A server and its load, in one process, on volumes that misbehave on demand.
+//! A server and its load in one process, on volumes that misbehave on demand.
 
 mod client;
 mod durability;
@@ -53,7 +53,7 @@ impl Block for Faulty {
         self.below.write(offset, data, d)
     }
 
-    /// As if another client had the turn for a while, every other time.
+    /// Behaves, every other time, as if another client had the turn for a while.
     fn write_batch(&self, writes: &mut [Write<'_>], meanwhile: &mut dyn FnMut() -> bool) {
         if self.batches.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
             while meanwhile() {}
@@ -95,7 +95,7 @@ fn device() -> Arc<Faulty> {
     Arc::new(Faulty { below, fails_from: AtomicU64::new(u64::MAX), batches: AtomicU64::new(0) })
 }
 
-/// Serves `device` while `client` runs; checks that the server ends in good order.
+/// Serves `device` while `client` runs, and checks that the server ends in good order.
 fn with_server(device: &Arc<Faulty>, crypt_on: CryptOn, client: impl FnOnce(&Endpoint)) {
     let options = ServerOptions { crypt_on, ..ServerOptions::default() };
     with_server_of(device, &options, client);
@@ -131,7 +131,7 @@ fn socket() -> (tempfile::TempDir, Endpoint) {
     (folder, endpoint)
 }
 
-/// A server that runs.
+/// A running server.
 struct Served {
     endpoint: Endpoint,
     handle: ServerHandle,
@@ -139,7 +139,8 @@ struct Served {
     has_ended: AtomicBool,
 }
 
-/// Serves devices by their names while `client` runs; checks that the server ends in good order.
+/// Serves devices by their names while `client` runs, and checks that the server ends in good
+/// order.
 fn serve<D: Block + 'static>(
     endpoint: &Endpoint,
     devices: &[(&str, &Arc<D>)],
@@ -167,7 +168,7 @@ fn serve<D: Block + 'static>(
             served.has_ended.store(true, Ordering::Release);
             ended
         });
-        // A client that fails must not leave the server running, and this waiting for it.
+        // A client that fails must not leave the server running, with this function waiting for it.
         let outcome = catch_unwind(AssertUnwindSafe(|| client(&served)));
         served.handle.stop();
         if let Err(panic) = outcome {
@@ -226,12 +227,13 @@ fn an_error_of_the_device_reaches_the_client_and_the_server_goes_on() {
 fn stopping_does_not_wait_for_a_client_that_is_idle() {
     with_server(&device(), CryptOn::Auto, |endpoint| {
         let Endpoint::Unix(path) = endpoint else { unreachable!() };
-        // Connected, never says a word; dropped only when the server has hung up.
+        // This client connects and never says a word. The stream is forgotten, so that only the
+        // server hangs up.
         std::mem::forget(UnixStream::connect(path).unwrap());
     });
 }
 
-/// Neither a byte now and then nor options whose replies nobody reads keep a place for ever.
+/// Neither a byte now and then, nor options whose replies nobody reads, keep a place forever.
 #[test]
 fn a_client_has_so_much_time_to_negotiate() {
     let handshake_timeout = Duration::from_millis(300);
@@ -242,7 +244,7 @@ fn a_client_has_so_much_time_to_negotiate() {
         for _ in 0..4000 {
             lists.extend(b"IHAVEOPT\0\0\0\x03\0\0\0\0");
         }
-        // The replies to all of them are more than the socket holds.
+        // The replies to all options are more than the socket holds.
         for piece_len in [1, lists.len()] {
             let mut stream = UnixStream::connect(path).unwrap();
             stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -254,15 +256,16 @@ fn a_client_has_so_much_time_to_negotiate() {
             }
             assert!(began.elapsed() >= handshake_timeout, "cut off for another reason");
         }
-        // Who has negotiated may take as long as he likes.
+        // A client that has negotiated may take as long as it likes.
         let phase = phase(Pattern::Read, 4096, 1);
         let long = Duration::from_millis(600);
         load::run(endpoint, "disk", &phase, long, &mut Written::default()).unwrap();
     });
 }
 
-/// Requests that come together are done together, yet a client sees what it would see had each
-/// been done before the next: a read what was written before it, and every error where it belongs.
+/// Requests that come together are done together. Yet a client sees what it would see had each been
+/// done before the next: a read returns what was written before it, and every error is where it
+/// belongs.
 #[test]
 fn requests_sent_at_once_come_out_as_if_one_by_one() {
     const LEN: usize = 96 << 10;
@@ -301,7 +304,8 @@ fn requests_sent_at_once_come_out_as_if_one_by_one() {
                     5 => (command::FLUSH, vec![], vec![]),
                     6 if random(4) == 0 => (99, vec![], vec![]),
                     6 if random(8) == 0 => {
-                        // Long, so that the inbox grows, and refused by device or server.
+                        // These writes are long, so that the inbox grows, and are refused by the
+                        // device or the server.
                         requests.push((command::WRITE, AT_END - 4096, 2 << 20, vec![1; 2 << 20]));
                         expected.push((28, vec![]));
                         requests.push((command::WRITE, 1 << 20, 2 << 20, vec![2; 2 << 20]));

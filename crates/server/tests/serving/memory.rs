@@ -1,4 +1,4 @@
-//! The memory that the requests of all clients may take together.
+//! The memory that the requests of all clients together may take.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use homing_server::{CryptOn, ServerOptions};
 use crate::client::{Pipelined, encode};
 use crate::{device, with_server_and_handle, with_server_of};
 
-/// Long requests, far more of them than there is memory for at a time.
+/// The clients send long requests, far more of them than there is memory for at a time.
 #[test]
 fn who_finds_no_memory_waits_for_others_to_be_done() {
     for crypt_on in [CryptOn::Connection, CryptOn::Workqueue] {
@@ -27,7 +27,7 @@ fn who_finds_no_memory_waits_for_others_to_be_done() {
     }
 }
 
-/// Writes and reads a fourth of the device, in requests that are longer than a server's buffers.
+/// Writes and reads a quarter of the device, in requests that are longer than a server's buffers.
 fn long_requests(client: &mut Pipelined, number: u8) {
     const LEN: u32 = (1 << 20) + 4096;
     let offset = |at: u8| (u64::from(number) << 22) + u64::from(at) * u64::from(LEN);
@@ -53,11 +53,11 @@ fn a_client_that_keeps_memory_and_others_waiting_is_cut_off() {
             RequestHeader { flags: 0, command, cookie: 7, offset: 0, length }.encode()
         };
         for (command, sent) in [(command::WRITE, LONG / 2), (command::READ, 0)] {
-            // Half of what it wants to write, or nothing taken of what it wants to read.
+            // It sends half of what it wants to write, or takes nothing of what it wants to read.
             let mut stalls = Pipelined::connect(endpoint);
             stalls.0.write_all(&request(command, LONG)).unwrap();
             stalls.0.write_all(&vec![1; sent as usize]).unwrap();
-            // Until the server has come to it.
+            // By then the server has come to the request.
             std::thread::sleep(Duration::from_millis(300));
             let began = Instant::now();
             let mut short = Pipelined::connect(endpoint);
@@ -69,7 +69,7 @@ fn a_client_that_keeps_memory_and_others_waiting_is_cut_off() {
             assert!(began.elapsed() > stall_timeout / 2, "it was given no time");
             stalls.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
             let mut rest = Vec::new();
-            // A reset is as good as an end; but an end it is, not a time-out.
+            // A reset is as good as an end of the stream, but a time-out is not.
             let ended = stalls.0.read_to_end(&mut rest);
             let timed_out = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
             assert!(!ended.is_err_and(timed_out) && rest.len() < LONG as usize);
@@ -77,7 +77,7 @@ fn a_client_that_keeps_memory_and_others_waiting_is_cut_off() {
     });
 }
 
-/// Not one after the other, each with a time of its own.
+/// They are let go at once, not one after the other, each after a time-out of its own.
 #[test]
 fn those_who_wait_for_memory_are_let_go_when_the_server_ends() {
     const LONG: u32 = 4 << 20;
@@ -103,7 +103,7 @@ fn those_who_wait_for_memory_are_let_go_when_the_server_ends() {
             client.0.write_all(&[1; 4096]).unwrap();
             waiting.push(client);
         }
-        // Until the server has come to them.
+        // By then the server has come to the requests.
         std::thread::sleep(Duration::from_millis(300));
         stopped = Some(Instant::now());
     });
@@ -111,7 +111,8 @@ fn those_who_wait_for_memory_are_let_go_when_the_server_ends() {
     assert!(took < Duration::from_secs(10), "{took:?}");
 }
 
-/// They keep what they have sent of it, however short it is: together no more than all requests may take.
+/// The server keeps what such clients have sent, however small the parts are, but together no more
+/// than all requests may take.
 #[test]
 fn clients_that_idle_within_a_request_keep_no_more_than_requests_may() {
     const LEN: u32 = 200 << 10;
@@ -140,7 +141,7 @@ fn clients_that_idle_within_a_request_keep_no_more_than_requests_may() {
             assert!(began.elapsed() < Duration::from_secs(30), "{bytes} bytes are kept");
             std::thread::sleep(Duration::from_millis(20));
         }
-        // Those for whom there is memory are as welcome as ever.
+        // Clients for which there is memory are served as ever.
         let served = idle.into_iter().filter_map(|mut client| {
             client.0.write_all(rest).ok()?;
             let mut reply = [0; 16];
@@ -150,8 +151,8 @@ fn clients_that_idle_within_a_request_keep_no_more_than_requests_may() {
     });
 }
 
-/// What has been taken in ahead of requests counts too, but nobody waits for himself because of it, and
-/// who is idle gives it back.
+/// Bytes that are taken in ahead of requests count too. But no client waits for itself because of
+/// them, and an idle one gives them back.
 #[test]
 fn what_is_taken_in_ahead_keeps_nobody_from_going_on() {
     const LONG: u32 = 2 << 20;
@@ -170,7 +171,7 @@ fn what_is_taken_in_ahead_keeps_nobody_from_going_on() {
                 let replies = client.send_all_first(requests);
                 assert!(replies.iter().all(|(errno, _)| *errno == 0));
             }
-            // It has more to say, but does not.
+            // It begins another request, but sends no more of it.
             client.send_all_first(short);
             client.0.write_all(&[0x25, 0x60, 0x95]).unwrap();
             idle.push(client);
@@ -178,8 +179,9 @@ fn what_is_taken_in_ahead_keeps_nobody_from_going_on() {
     });
 }
 
-/// A client may send all its requests before it takes a reply. While it does it goes on, though a thread
-/// of ours waits for it to take replies, and others for the memory of those.
+/// A client may send all its requests before it takes a reply. While it sends, it goes on, even
+/// though one of our threads waits for it to take replies, and other clients wait for the memory of
+/// those.
 #[test]
 fn a_client_that_still_sends_is_not_cut_off() {
     const LONG: u32 = 1 << 20;
@@ -193,7 +195,7 @@ fn a_client_that_still_sends_is_not_cut_off() {
         let mut sends = Pipelined::connect(endpoint);
         sends.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         sends.0.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
-        // More than the socket takes: the memory of some is kept.
+        // These replies are more than the socket takes, so the memory of some is kept.
         let mut requests = vec![(command::READ, 0, LONG, Vec::new()); 3];
         sends.0.write_all(&encode(&requests)).unwrap();
         std::thread::sleep(Duration::from_millis(200));
@@ -204,7 +206,7 @@ fn a_client_that_still_sends_is_not_cut_off() {
         while began.elapsed() < 3 * options.stall_timeout {
             let write = (command::WRITE, 8 << 20, 128 << 10, vec![1; 128 << 10]);
             requests.push(write);
-            // Its cookie is its place among all.
+            // Its cookie is its place among all requests.
             let all = encode(&requests[requests.len() - 1..]);
             let cookie = (requests.len() as u64 - 1).to_be_bytes();
             sends.0.write_all(&[&all[..8], &cookie, &all[16..]].concat()).unwrap();

@@ -1,5 +1,5 @@
-//! Certificates for a test: who signs them, and folders as servers and clients have them. The program's tests
-//! have it, too.
+//! Certificates for a test: an authority that signs them, and the folders that servers and clients
+//! have. The program's tests use this file, too.
 #![allow(dead_code)]
 
 use std::fs;
@@ -22,7 +22,7 @@ pub(crate) struct Authority {
 impl Authority {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::default();
-        // By their names they are known in lists of what is revoked.
+        // Lists of revoked certificates tell authorities apart by these names.
         let name = format!("authority {}", COUNT.fetch_add(1, Ordering::Relaxed));
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -32,8 +32,8 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), certificate, serials: AtomicU64::new(1) }
     }
 
-    /// Puts a certificate with its key into a folder, for a server or a client, beside the authority's own.
-    /// Returns its number.
+    /// Puts a certificate with its key into a folder, for a server or a client, beside the
+    /// authority's own certificate. Returns its serial number.
     pub(crate) fn certify(&self, who: &str, folder: &Path) -> u64 {
         let serial = self.serials.fetch_add(1, Ordering::Relaxed);
         let names = ["localhost", "127.0.0.1"].map(str::to_owned);
@@ -49,13 +49,13 @@ impl Authority {
         serial
     }
 
-    /// Puts its own certificate into a folder.
+    /// Puts the authority's own certificate into a folder.
     pub(crate) fn be_known_to(&self, folder: &Path) {
         fs::create_dir_all(folder).unwrap();
         fs::write(folder.join("ca-cert.pem"), &self.certificate).unwrap();
     }
 
-    /// Puts the list of certificates that do not count any more into a server's folder.
+    /// Puts the list of revoked certificates into a server's folder.
     pub(crate) fn revoke(&self, serial: u64, folder: &Path) {
         let revoked = RevokedCertParams {
             serial_number: serial.into(),

@@ -1,4 +1,4 @@
-//! A server that is told to stop finishes what has begun, and one disk keeps no other from that.
+//! A server that is told to stop finishes what has begun, and no disk keeps another from that.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -15,7 +15,7 @@ use homing_volume::{Block, BlockError, Bytes, Durability, Extent, File};
 use crate::client::{Pipelined, encode, shake_hands};
 use crate::{serve, socket};
 
-/// Its reads hang until they are let go.
+/// A device whose reads hang until they are let go.
 struct Hangs {
     below: Bytes<File>,
     hangs: Mutex<bool>,
@@ -87,7 +87,7 @@ impl Block for Hangs {
     }
 }
 
-/// Lets go at the end, also where the test fails.
+/// Lets the reads go at the end, even if the test fails.
 struct AtEnd<'a>(&'a Hangs);
 
 impl Drop for AtEnd<'_> {
@@ -104,7 +104,7 @@ fn wait_until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// A server that hangs up on clients soon.
+/// Options for a server that soon hangs up on clients.
 fn impatient() -> ServerOptions {
     ServerOptions { drain_timeout: Duration::from_millis(300), ..ServerOptions::default() }
 }
@@ -115,7 +115,7 @@ fn a_disk_that_hangs_keeps_no_other_from_its_last_flush_and_is_waited_for() {
     let (_folder, endpoint) = socket();
     let devices = [("disk", &stuck), ("other", &sound)];
     serve(&endpoint, &devices, &impatient(), |served| {
-        // Also where this fails.
+        // This lets the reads go even if the test fails.
         let at_end = AtEnd(&stuck);
         let mut client = Pipelined::connect(&endpoint);
         let requests = [(command::READ, 0, 4096, Vec::new())];
@@ -123,7 +123,7 @@ fn a_disk_that_hangs_keeps_no_other_from_its_last_flush_and_is_waited_for() {
         wait_until("a read", || stuck.begun.load(Ordering::Relaxed) == 1);
         served.handle.stop();
         wait_until("the last flush", || sound.flushes.load(Ordering::Relaxed) > 0);
-        // Far beyond its time, it is still owed its answer.
+        // This is far beyond the client's time, but it is still owed its answer.
         thread::sleep(Duration::from_secs(2));
         assert!(!served.has_ended.load(Ordering::Acquire));
         let before = stuck.flushes.load(Ordering::Relaxed);
@@ -149,7 +149,7 @@ fn who_does_not_read_is_hung_up_on() {
     });
 }
 
-/// The end of reading is found where nothing has come; TCP gives what still comes.
+/// The end of reading is found only where nothing has come; TCP still delivers what comes after it.
 #[test]
 fn who_goes_on_sending_does_not_keep_a_server_from_ending() {
     let device = Hangs::new(false);
@@ -180,15 +180,15 @@ fn who_goes_on_sending_does_not_keep_a_server_from_ending() {
     });
 }
 
-/// What was answered when the server stopped comes, also where the client, which cannot know, has sent one request
-/// more.
+/// Replies that were under way when the server stopped still come, even if the client, which cannot
+/// know, has sent one more request.
 #[test]
 fn a_request_that_comes_too_late_costs_no_reply() {
     let device = Hangs::new(false);
     let endpoint = Endpoint::Tcp(([127, 0, 0, 1], 0).into());
     serve(&endpoint, &[("disk", &device)], &ServerOptions::default(), |served| {
         let Endpoint::Tcp(address) = served.endpoint else { unreachable!() };
-        // Of a narrow window, as where there is a long way between.
+        // A narrow window stands for a long way between client and server.
         let stream = TcpStream::connect(address).unwrap();
         rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 16 << 10).unwrap();
         let mut client = shake_hands(stream);
@@ -202,13 +202,13 @@ fn a_request_that_comes_too_late_costs_no_reply() {
         thread::sleep(Duration::from_millis(100));
         let mut got = Vec::new();
         let end = client.read_to_end(&mut got);
-        // That one is answered, too, with an error, if it is still taken.
+        // The late request is answered too, with an error, if the server still takes it.
         let all = 3 * (16 + (256 << 10));
         assert!([all, all + 16].contains(&got.len()), "{}: {end:?} {late:?}", got.len());
     });
 }
 
-/// It is woken where it waits without a buffer.
+/// The connection is woken while it waits without a buffer.
 #[test]
 fn an_idle_client_over_tcp_is_let_go_at_once() {
     let device = Hangs::new(false);
@@ -226,7 +226,7 @@ fn an_idle_client_over_tcp_is_let_go_at_once() {
     });
 }
 
-/// Whoever has a handle keeps the listener open.
+/// A handle keeps the listener open.
 #[test]
 fn who_had_connected_and_was_not_accepted_is_hung_up_on() {
     for _ in 0..20 {

@@ -19,7 +19,7 @@ use crate::{device, with_server_of};
 
 type Tls = StreamOwned<ClientConnection, UnixStream>;
 
-/// Who signs, and a folder for the server and one for the client.
+/// An authority, and a folder with one folder for the server and one for the client.
 struct Setting {
     authority: Authority,
     folder: tempfile::TempDir,
@@ -66,7 +66,7 @@ fn dial(endpoint: &Endpoint) -> UnixStream {
     stream
 }
 
-/// The code of the reply to an option.
+/// Reads the reply to an option and returns its code.
 fn reply(stream: &mut impl Read) -> io::Result<u32> {
     let mut header = [0; 20];
     stream.read_exact(&mut header)?;
@@ -75,7 +75,7 @@ fn reply(stream: &mut impl Read) -> io::Result<u32> {
     Ok(u32::from_be_bytes(header[12..16].try_into().unwrap()))
 }
 
-/// Asks for TLS and is told to begin; `more` is sent with it, and should not be.
+/// Asks for TLS and is told to begin. `more` is sent with the request, and should not be.
 fn asked_for_tls(endpoint: &Endpoint, more: &[u8]) -> UnixStream {
     let mut stream = dial(endpoint);
     stream.read_exact(&mut [0; 18]).unwrap();
@@ -103,8 +103,8 @@ fn noise(seed: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| ((at * 31 + seed * 7) >> 3) as u8).collect()
 }
 
-/// More than sockets hold, in both directions: what is cut anywhere comes out whole, from the connection's
-/// thread and from workers.
+/// Both directions carry more than sockets hold. Data that is cut anywhere comes out whole, from
+/// the connection's thread and from workers.
 #[test]
 fn what_is_written_is_read_back() {
     let setting = Setting::new();
@@ -124,7 +124,7 @@ fn what_is_written_is_read_back() {
                 let requests: Vec<Request> = (0..count).map(write).collect();
                 assert!(client.send_all_first(&requests).iter().all(|(errno, _)| *errno == 0));
                 if round % 2 == 0 {
-                    // All that follows is enciphered by other keys.
+                    // All that follows is encrypted with other keys.
                     client.0.conn.refresh_traffic_keys().unwrap();
                 }
                 let requests: Vec<Request> = (0..count).map(read).collect();
@@ -136,7 +136,7 @@ fn what_is_written_is_read_back() {
     }
 }
 
-/// The connection gives its buffers back and finds them again.
+/// The connection gives its buffers back while it idles, and gets them again.
 #[test]
 fn who_idles_within_a_record_goes_on() {
     let setting = Setting::new();
@@ -171,13 +171,13 @@ fn without_tls_there_is_nothing_to_be_had() {
         stream.write_all(&[&3_u32.to_be_bytes()[..], &list, &go].concat()).unwrap();
         assert_eq!(reply(&mut stream).unwrap(), option_reply::ERR_TLS_REQD);
         assert_eq!(reply(&mut stream).unwrap(), option_reply::ERR_TLS_REQD);
-        // And by the option that knows no error it is hung up on.
+        // EXPORT_NAME allows no error reply, so the server hangs up.
         stream.write_all(&option_request(option::EXPORT_NAME, b"disk")).unwrap();
         assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0);
     });
 }
 
-/// Who stands between could put requests before the client's.
+/// An attacker between client and server could insert requests before the client's.
 #[test]
 fn what_was_sent_before_tls_is_not_taken_for_what_follows() {
     let setting = Setting::new();
@@ -200,7 +200,7 @@ fn nonsense_in_place_of_tls_ends_the_connection_and_a_stalled_one_ends_in_time()
         let _ = stream.read_to_end(&mut said);
         assert!(said.len() < 16, "an alert at most: {said:?}");
 
-        // A byte now and then, of a record that says it has many.
+        // The client sends a byte now and then, of a record that claims to have many.
         let mut stream = asked_for_tls(endpoint, &[]);
         let began = Instant::now();
         let mut hello =
@@ -211,7 +211,7 @@ fn nonsense_in_place_of_tls_ends_the_connection_and_a_stalled_one_ends_in_time()
         }
         assert!(began.elapsed() >= handshake_timeout, "cut off for another reason");
 
-        // The same within TLS: of a record, and of the option in it.
+        // The same within TLS, with a record and the option in it.
         let name = ServerName::try_from("localhost").unwrap();
         let client = config(&setting.client(), false);
         let connection = ClientConnection::new(client, name).unwrap();
@@ -225,12 +225,13 @@ fn nonsense_in_place_of_tls_ends_the_connection_and_a_stalled_one_ends_in_time()
         }
         assert!(began.elapsed() >= handshake_timeout / 2, "cut off for another reason");
 
-        // Others are served all the while.
+        // Other clients are served meanwhile.
         connect(endpoint, &config(&setting.client(), false)).unwrap();
     });
 }
 
-/// It hangs up on who sends what is not enciphered as agreed, and serves who is cut off within a record.
+/// The server hangs up on a client whose record is not encrypted as agreed. It copes with one that
+/// is cut off within a record.
 #[test]
 fn a_record_that_was_changed_ends_the_connection() {
     let setting = Setting::new();
@@ -256,7 +257,7 @@ fn a_record_that_was_changed_ends_the_connection() {
 fn clients_show_a_certificate_where_they_are_verified() {
     let setting = Setting::new();
     let (client, stranger) = (setting.client(), setting.folder.path().join("stranger"));
-    // Signed by somebody else.
+    // Another authority signs this one.
     Authority::new().certify("client", &stranger);
     setting.authority.be_known_to(&stranger);
     let revoked = setting.folder.path().join("revoked");
@@ -268,7 +269,8 @@ fn clients_show_a_certificate_where_they_are_verified() {
         assert!(!served(&client, false) && !served(&stranger, true));
         setting.authority.revoke(serial, &setting.server());
         assert!(served(&client, true) && !served(&revoked, true));
-        // A list that is emptied, or taken away, still holds; and others may sign, of whom there is none.
+        // A list that is emptied or removed still holds. Certificates of another authority, which
+        // has no list, are accepted as well.
         let list = setting.server().join("ca-crl.pem");
         let text = std::fs::read(&list).unwrap();
         std::fs::write(&list, "").unwrap();
@@ -293,14 +295,14 @@ fn certificates_that_are_replaced_count_for_the_next_client() {
     with_server_of(&device(), &setting.options(VerifyPeer::No), |endpoint| {
         let old = config(&setting.client(), false);
         let mut before = connect(endpoint, &old).unwrap();
-        // Times of files have steps.
+        // The times of files are coarse.
         std::thread::sleep(Duration::from_millis(30));
         let next = Authority::new();
         next.certify("server", &setting.server());
         next.be_known_to(&setting.client());
         let new = config(&setting.client(), false);
         assert!(connect(endpoint, &new).is_ok() && connect(endpoint, &old).is_err());
-        // Where nobody is verified no list counts, nor that there is none any more.
+        // Where no client is verified, neither a list nor the removal of one matters.
         next.revoke(99, &setting.server());
         assert!(connect(endpoint, &new).is_ok());
         std::fs::remove_file(setting.server().join("ca-crl.pem")).unwrap();
@@ -309,7 +311,7 @@ fn certificates_that_are_replaced_count_for_the_next_client() {
         last.be_known_to(&setting.client());
         let new = config(&setting.client(), false);
         assert!(connect(endpoint, &new).is_ok());
-        // Of no use: those before hold on.
+        // This key is of no use, so the server keeps the certificates that it has.
         std::fs::write(setting.server().join("server-key.pem"), "nonsense").unwrap();
         assert!(connect(endpoint, &new).is_ok());
         let read = [(command::READ, 0, 4096, vec![])];
@@ -351,7 +353,7 @@ fn what_is_wrong_with_a_folder_is_said_and_where() {
     put("server-key.pem", encrypted);
     assert!(matches!(fails("server-key.pem"), CertificateError::Encrypted { .. }));
     std::fs::remove_file(folder.join("server-key.pem")).unwrap();
-    // Which would be waited for.
+    // Opening a FIFO would wait for a writer.
     let made = std::process::Command::new("mkfifo").arg(folder.join("server-key.pem")).status();
     assert!(made.unwrap().success());
     assert!(fails("server-key.pem").to_string().contains("not a regular file"));

@@ -1,4 +1,4 @@
-//! What waits for the device, or for memory, keeps nobody waiting who could go on.
+//! Requests that wait for the device, or for memory, do not hold up clients that could go on.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -12,7 +12,8 @@ use homing_volume::{Block, BlockError, Durability, Extent};
 use crate::client::{Pipelined, Request, encode};
 use crate::{device, with_server_and_handle, with_server_of};
 
-/// A device of zeroes. Long reads and zeroing hang until they are let go, and reading ahead panics.
+/// A device of zeroes. Long reads and long zeroing hang until they are let go, and reading ahead
+/// panics.
 #[derive(Default)]
 struct Slow {
     let_go: Mutex<bool>,
@@ -73,7 +74,8 @@ impl Block for Slow {
     }
 }
 
-/// A device that takes a millisecond for each MiB of zeroes, and knows how many it was to write at a time.
+/// A device that takes a millisecond for each MiB of zeroes, and records the most bytes that it had
+/// to zero at a time.
 #[derive(Default)]
 struct Zeroed {
     longest: AtomicU64,
@@ -122,7 +124,7 @@ impl Block for Zeroed {
     }
 }
 
-/// Lets everything go at the end, also where the test fails.
+/// Lets everything go at the end, even if the test fails.
 struct AtEnd<'a>(&'a Slow);
 
 impl Drop for AtEnd<'_> {
@@ -132,7 +134,7 @@ impl Drop for AtEnd<'_> {
     }
 }
 
-/// Sends all; the requests that are answered first, so many, while the others hang.
+/// Sends all requests, and returns the first `count` that are answered while the others hang.
 fn answered_first(requests: &[Request], count: usize) -> Vec<usize> {
     let slow = Arc::new(Slow::default());
     let options = ServerOptions { crypt_on: CryptOn::Workqueue, ..ServerOptions::default() };
@@ -169,7 +171,8 @@ fn zeroing_much_holds_up_no_other_request_of_its_client() {
     assert_eq!(answered_first(&[&[zeroes], &short[..]].concat(), 2), [1, 2]);
 }
 
-/// Nor does it the flushes and reads of others, however much it asks for; and who goes leaves little of it.
+/// Zeroing does not hold up the flushes and reads of other clients either, however much is asked
+/// for. When its client goes, little of it is still done.
 #[test]
 fn zeroing_without_end_holds_up_nobody_else() {
     for (crypt_on, flag) in [
@@ -182,7 +185,7 @@ fn zeroing_without_end_holds_up_nobody_else() {
         let began = Instant::now();
         with_server_of(&zeroed, &options, |endpoint| {
             let mut client = Pipelined::connect(endpoint);
-            // 2 TB: for hours.
+            // 2 TB: this would take hours.
             let zeroes = vec![(command::WRITE_ZEROES, 0, 1 << 30, Vec::new()); 2000];
             let mut bytes = encode(&zeroes);
             // The flags come after the magic.
@@ -197,7 +200,7 @@ fn zeroing_without_end_holds_up_nobody_else() {
                     [(command::READ, 0, 4096, Vec::new()), (command::FLUSH, 0, 0, Vec::new())];
                 assert!(other.exchange(&requests).iter().all(|(errno, _)| *errno == 0));
             }
-            // Those that are under way: of the others nobody will hear.
+            // Only the requests under way are still done; nobody will hear of the others.
             drop(client);
         });
         assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
@@ -213,7 +216,7 @@ fn what_is_done_is_answered_where_as_much_is_under_way_as_may_be() {
     assert_eq!(answered_first(&requests, 1), [127]);
 }
 
-/// By a client that takes no reply before it has sent all, which is its right.
+/// The client takes no reply before it has sent all, which is its right.
 #[test]
 fn who_alone_has_memory_does_not_wait_for_himself() {
     const LONG: u32 = 2 << 20;
@@ -231,7 +234,7 @@ fn who_alone_has_memory_does_not_wait_for_himself() {
     });
 }
 
-/// Another thread waits for the client to take its replies.
+/// Meanwhile another thread waits for the client to take its replies.
 #[test]
 fn a_connection_that_panics_keeps_no_memory() {
     let slow = Arc::new(Slow::default());
@@ -247,7 +250,7 @@ fn a_connection_that_panics_keeps_no_memory() {
             }
         };
         let mut client = Pipelined::connect(endpoint);
-        // More than the socket takes.
+        // These replies are more than the socket takes.
         let reads = vec![(command::READ, 0, 1 << 20, Vec::new()); 8];
         client.0.write_all(&encode(&reads)).unwrap();
         wait_for("replies", &|bytes| bytes > 2 << 20);
