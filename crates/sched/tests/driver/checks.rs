@@ -4,22 +4,23 @@
 //! woken. In the scenarios `prompt` and `patient` this is measured for as long as an item waits; in
 //! others, only until somebody takes from the queue. How long it may last:
 //!
-//! * Prompt scenarios (see [`Scenario::prompt`]): the longer of two times, and two wake delays more.
-//!   One is `PULL_AGE_MAX_NS` scaled by the assumed cost of fetching, but at most `IDLE_PATIENCE_NS`
-//!   unless all issuers are busy; the other is one wake delay for each item that comes at once.
-//!   Each insertion wakes an idle CPU, if there is one. That CPU takes the item, or another one whose
-//!   own CPU has been woken too, and wakes the next CPU as it begins. A worker that parks beside an
-//!   item that is not ripe comes back when it is ripe, and then takes whatever there is.
-//! * Patient ones (see [`Scenario::patient`]): [`PATIENT_NS`] more. Some items are left to workers of
-//!   the pod that are awake. These workers come by when they have finished their item, and one of each
-//!   other pool that they serve.
+//! * Prompt scenarios (see [`Scenario::prompt`]): the longer of two times, and two wake delays
+//!   more. One is `PULL_AGE_MAX_NS` scaled by the assumed cost of fetching, but at most
+//!   `IDLE_PATIENCE_NS` unless all issuers are busy; the other is one wake delay for each item that
+//!   comes at once. Each insertion wakes an idle CPU, if there is one. That CPU takes the item, or
+//!   another one whose own CPU has been woken too, and wakes the next CPU as it begins. A worker
+//!   that parks beside an item that is not ripe comes back when it is ripe, and then takes whatever
+//!   there is.
+//! * Patient ones (see [`Scenario::patient`]): [`PATIENT_NS`] more. Some items are left to workers
+//!   of the pod that are awake. These workers come by when they have finished their item, and one
+//!   of each other pool that they serve.
 //! * All others: a number of ticks. The first tick that looks at the queue notes since when it has
-//!   seen the item wait. The next one is more than `TICK_AGE_NS` later and wakes a CPU for it (where
-//!   issuers occupy CPUs, the one that is `OCCUPIED_TICK_AGE_NS` later). That makes two or three
-//!   ticks, a wake delay, and twice the staleness of facts, rounded up to ticks. A tick wakes one CPU
-//!   for the first overdue queue that it finds, so each other queue that is exposed at the time adds
-//!   two ticks. The woken CPU takes what it finds first, so each batch taken from one of those queues
-//!   adds one tick.
+//!   seen the item wait. The next one is more than `TICK_AGE_NS` later and wakes a CPU for it
+//!   (where issuers occupy CPUs, the one that is `OCCUPIED_TICK_AGE_NS` later). That makes two or
+//!   three ticks, a wake delay, and twice the staleness of facts, rounded up to ticks. A tick wakes
+//!   one CPU for the first overdue queue that it finds, so each other queue that is exposed at the
+//!   time adds two ticks. The woken CPU takes what it finds first, so each batch taken from one of
+//!   those queues adds one tick.
 //!
 //! A worker *passes over* its own queue of a pool when it takes from elsewhere while items wait
 //! there. This is bounded with fresh facts, and while nobody else takes from that queue either: it

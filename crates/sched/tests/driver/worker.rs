@@ -19,7 +19,7 @@ pub(crate) enum State {
     Parked,
     /// Woken, and not yet running.
     Waking,
-    /// Its CPU must not have a worker.
+    /// Its CPU is meant to have no worker.
     Off,
 }
 

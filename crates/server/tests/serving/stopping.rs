@@ -149,7 +149,8 @@ fn who_does_not_read_is_hung_up_on() {
     });
 }
 
-/// The end of reading is found only where nothing has come; TCP still delivers what comes after it.
+/// Ending the reading is not enough: the end is found only where nothing has come, and TCP still
+/// delivers what comes.
 #[test]
 fn who_goes_on_sending_does_not_keep_a_server_from_ending() {
     let device = Hangs::new(false);

@@ -12,7 +12,7 @@ use homing_volume::{Block, BlockError, Durability, Extent};
 use crate::client::{Pipelined, Request, encode};
 use crate::{device, with_server_and_handle, with_server_of};
 
-/// A device of zeroes. Long reads and long zeroing hang until they are let go, and reading ahead
+/// A device of zeroes. Long reads, and zeroing, hang until they are let go, and reading ahead
 /// panics.
 #[derive(Default)]
 struct Slow {
