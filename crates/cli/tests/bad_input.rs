@@ -72,7 +72,7 @@ fn a_negative_number_is_refused_with_what_is_accepted() {
     refused(&scratch, &["disk.img", "--size", "-5"], &["-5", "--size", "as in 10G"]);
 }
 
-/// Before anybody is asked for a passphrase.
+/// These places are refused before anybody is asked for a passphrase.
 #[test]
 fn a_place_where_no_file_can_be_is_refused_at_once() {
     let scratch = Scratch::new();
@@ -178,7 +178,7 @@ fn one_good_copy_of_the_header_is_enough_and_opening_writes_nothing() {
     }
     let scratch = with_a_container();
     let mut bytes = fs::read(scratch.path("disk.img")).unwrap();
-    bytes[..4096].fill(0); // not even the magic is left of the first
+    bytes[..4096].fill(0); // of the first copy not even the magic is left
     scratch.file("disk.img", &bytes);
     still_serves(&scratch);
 }
@@ -209,7 +209,7 @@ fn what_is_no_container_is_refused() {
     succeed(Command::new("mkfifo").arg(scratch.path("pipe")));
     for image in ["notes.txt", "empty.img", "noise.img", "folder", "/dev/null", "pipe"] {
         refused(&scratch, &[image], &[image]);
-        // To create is not to overwrite.
+        // Creating a volume must not overwrite a file.
         refused(&scratch, &[image, "--size", "8M"], &[image]);
     }
 }
@@ -228,7 +228,7 @@ fn sizes_that_cannot_be_are_refused() {
         refused(&scratch, &["disk.img", &format!("--size={size}")], &[size]);
     }
     refused(&scratch, &["disk.img", "--size", "1M", "--sector-size", "1000"], &["1000"]);
-    // A multiple of a sector, as the others are not.
+    // Unlike the other sizes, this one is a multiple of a sector.
     refused(&scratch, &["disk.img", "--size", "9000P"], &["less than 8 EiB"]);
 }
 
@@ -345,7 +345,7 @@ fn an_image_that_is_being_served_is_refused() {
     still_serves(&scratch);
 }
 
-/// Whichever of the two is served first.
+/// This holds whichever of the two is served first.
 #[test]
 fn a_file_and_a_loop_device_over_it_are_not_both_served() {
     let scratch = with_a_container();
@@ -359,7 +359,7 @@ fn a_file_and_a_loop_device_over_it_are_not_both_served() {
     still_serves(&scratch);
 }
 
-/// A mount has it as exclusively, and so have dm-crypt, md, and we.
+/// A mount holds the device as exclusively, and so do dm-crypt, md, and we.
 #[test]
 fn a_block_device_that_somebody_has_is_refused() {
     let scratch = with_a_container();
@@ -375,7 +375,7 @@ fn a_block_device_that_somebody_has_is_refused() {
     server.stop();
 }
 
-/// `homing serve` without root's right to pass over permissions.
+/// `homing serve` without root's right to ignore permissions.
 fn unprivileged(scratch: &Scratch, args: &[&str]) -> Option<Command> {
     let command = scratch.command(args);
     if !rustix::process::geteuid().is_root() {

@@ -140,7 +140,7 @@ impl Setup {
         child.wait_with_output().unwrap()
     }
 
-    /// What a command prints that must succeed.
+    /// Runs a command that must succeed, and returns what it prints.
     fn printed(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {output:?}");
@@ -152,7 +152,7 @@ impl Setup {
         serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
     }
 
-    /// A command must fail, not by a panic, and say each of `mentions`.
+    /// Checks that a command fails, but not by a panic, and says each of `mentions`.
     fn refused(&self, args: &[&str], mentions: &[&str]) {
         let output = self.run(args);
         let stderr = text(&output.stderr);
@@ -364,7 +364,7 @@ fn the_monitor_prints_an_object_for_each_workqueue() {
 #[test]
 fn a_gap_in_the_tree_is_a_gap_in_the_picture() {
     let setup = setup();
-    // Whatever is missing, and whatever stands there instead: nothing fails.
+    // Whatever is missing, and whatever stands in its place, nothing fails.
     for (path, value) in ATTRIBUTES {
         for odd in [None, Some(""), Some("?"), Some("\n\n"), Some("queue\nx 1\n- -"), Some("-1")] {
             match odd {
@@ -415,7 +415,7 @@ fn the_monitor_ends_when_nobody_reads_or_answers_any_more() {
     let began = Instant::now();
     let mut child = setup.command(&["wq", "monitor", "-i", "600"]).spawn().unwrap();
     let mut first = [0];
-    child.stdout.take().unwrap().read_exact(&mut first).unwrap(); // and leaves, as `head` does
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap(); // then leaves, as `head` does
     let status = wait_for(&mut child).expect("the monitor ends");
     assert_eq!(status.code(), Some(0));
 

@@ -12,7 +12,7 @@ use support::nbd::{self, Client, OK};
 use support::units::{CLIENTS, Unit, load, read_all, written_once};
 use support::{DEADLINE, Scratch, noise};
 
-/// Holds what is on the volume against what is known, and takes it as the new state.
+/// Compares the volume with what is known of it, and takes its contents as the new state.
 fn check(socket: &Path, units: &mut [Unit]) {
     for (number, (unit, found)) in units.iter_mut().zip(read_all(socket)).enumerate() {
         let Some(found) = found else {
@@ -30,7 +30,7 @@ enum End {
     Orderly,
 }
 
-/// Lets clients loose on a server and ends it in the middle of that, again and again.
+/// Lets clients loose on a server and ends it in the middle of their work, again and again.
 fn ended_under_load(end: End, rounds: u64, cache: &[&str]) {
     let scratch = Scratch::new();
     let serve = || scratch.serve(&[&["disk.img"], cache].concat());
@@ -65,7 +65,7 @@ fn ended_under_load(end: End, rounds: u64, cache: &[&str]) {
         }
         assert!(replied() >= before + 1000, "there was hardly any load");
         if end == End::Orderly {
-            // Then whatever was replied to is durable.
+            // After an orderly end, whatever was replied to is durable.
             units.lock().unwrap().iter_mut().for_each(|unit| unit.durable = unit.replied);
         }
     }
@@ -84,7 +84,7 @@ fn an_orderly_end_under_load_loses_nothing_that_was_replied_to() {
     ended_under_load(End::Orderly, 5, &[]);
 }
 
-/// Room for about half of the volume.
+/// The cache has room for about half of the volume.
 const SMALL_CACHE: [&str; 2] = ["--cache", "5M"];
 
 #[test]

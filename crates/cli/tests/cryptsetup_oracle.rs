@@ -30,7 +30,7 @@ fn cryptsetup(tool: &Tool, scratch: &Scratch, action: &[&str]) -> Command {
     command
 }
 
-/// Takes the encryption off `image`; what is returned is the plaintext's beginning.
+/// Removes the encryption from `image` and returns the beginning of the plaintext.
 fn decrypt_offline(tool: &Tool, scratch: &Scratch, image: &str) -> Vec<u8> {
     let header = format!("{image}.header");
     let action = ["reencrypt", "--decrypt", "--force-offline-reencrypt", "-q", "--key-file=key"];
@@ -173,7 +173,7 @@ fn a_container_in_the_middle_of_reencryption_is_refused() {
     assert_eq!(scratch.snapshot(), before);
 }
 
-/// Served as a container, its data would be the header itself.
+/// If it were served as a container, its data would be the header itself.
 #[test]
 fn a_detached_header_is_refused_and_stays_whole() {
     let Some(tool) = tool("cryptsetup") else { return };

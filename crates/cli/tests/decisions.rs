@@ -73,7 +73,7 @@ fn what_a_program_decides_is_recorded_and_decided_again() {
     assert!(told.starts_with("{\"decisions_version\""), "{told}");
     assert!(!scratch.path("-").exists());
 
-    // As if another version had decided.
+    // This changes a decision, as if another version had made it.
     let log = fs::read_to_string(scratch.path("log")).unwrap();
     let mut changed = false;
     let others = log.lines().map(|line| {

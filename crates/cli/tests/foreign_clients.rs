@@ -7,7 +7,7 @@ use std::fs;
 use support::nbd::{Client, OK};
 use support::{Scratch, noise, tool};
 
-/// What nbdinfo calls each thing that an export can do, and whether ours can.
+/// nbdinfo's name for each ability of an export, and whether ours has it.
 const ABILITIES: [(&str, bool, bool); 10] = [
     // name, when writable, when read-only
     ("cache", true, true),
@@ -81,7 +81,7 @@ fn the_map_covers_the_whole_export() {
     let mut end = 0;
     for extent in map.as_array().unwrap() {
         assert_eq!(extent["offset"].as_u64(), Some(end));
-        // What was never written reads as noise, so nothing may be called zero.
+        // Sectors that were never written read as noise, so none may be called zero.
         assert_eq!(extent["type"].as_u64().unwrap() & 2, 0, "{extent}");
         end += extent["length"].as_u64().unwrap();
     }
@@ -134,7 +134,7 @@ fn nbdcopy_brings_back_what_it_took() {
 fn qemu_img_brings_back_what_it_took() {
     let Some(qemu_img) = tool("qemu-img") else { return };
     let scratch = Scratch::new();
-    // Holes in the source become write-zeroes, so both are there.
+    // Holes in the source become write-zeroes requests, so there are both these and writes.
     let mut original = vec![0; 64 << 20];
     for run in 0..16 {
         original[run << 22..][..3 << 20].copy_from_slice(&noise(run as u64, 3 << 20));

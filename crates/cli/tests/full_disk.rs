@@ -1,4 +1,5 @@
-//! A disk without space left, which takes a small file system and so root; files that may not grow.
+//! A disk without space left, and files that may not grow. The first takes a small file system, and
+//! so root.
 
 mod support;
 
@@ -18,7 +19,7 @@ const MIB: u64 = 1 << 20;
 struct Small(PathBuf);
 
 impl Small {
-    /// Mounts one; says so and gives none where that is not permitted.
+    /// Mounts one. Where that is not permitted, says so and returns `None`.
     fn new(at: &Path, size: &str) -> Option<Self> {
         let mount = tool("mount")?;
         fs::create_dir(at).unwrap();
@@ -64,7 +65,7 @@ fn a_write_without_space_fails_alone() {
     assert_eq!(write(&mut client, written + 1, 99), ENOSPC);
     assert_eq!(client.write(FUA, (written + 1) * MIB, &noise(99, MIB as usize)), ENOSPC);
 
-    // What was there stays, also where it is overwritten, and the server goes on.
+    // Existing data stays and can still be overwritten, and the server goes on.
     assert_eq!(write(&mut client, 0, 100), OK);
     let expect = |client: &mut Client| {
         assert!(client.read(0, MIB as u32).unwrap() == noise(100, MIB as usize));
@@ -88,7 +89,7 @@ fn a_write_without_space_fails_alone() {
 fn a_write_beyond_the_limit_of_a_file_fails_alone() {
     let scratch = Scratch::new();
     let server = scratch.serve(&["disk.img", "--size", "8M"]);
-    // Behind the header there are 4 MiB.
+    // This leaves 4 MiB behind the header.
     let limit = Rlimit { current: Some(20 * MIB), maximum: Some(20 * MIB) };
     let pid = Some(server.pid());
     prlimit(pid, Resource::Fsize, limit).unwrap();
@@ -103,13 +104,14 @@ fn a_write_beyond_the_limit_of_a_file_fails_alone() {
     server.stop();
 }
 
-/// What was accepted is not forgotten, whoever asks and however often, and keeps nothing else from the disk.
+/// Data that was accepted is not forgotten, whoever asks for a flush and however often. It does not
+/// keep other data from the disk.
 #[test]
 fn what_a_cache_cannot_write_back_stays_dirty_and_fails_each_flush() {
     let scratch = Scratch::new();
     let server = scratch.serve(&["disk.img", "--size", "8M", "--cache", "32M"]);
     let pid = Some(server.pid());
-    // Behind the header there are 4 MiB.
+    // This leaves 4 MiB behind the header.
     let limit = Rlimit { current: Some(20 * MIB), maximum: None };
     prlimit(pid, Resource::Fsize, limit).unwrap();
     let mut client = Client::new(server.socket());
@@ -121,14 +123,14 @@ fn what_a_cache_cannot_write_back_stays_dirty_and_fails_each_flush() {
         assert_eq!(client.flush(), ENOSPC);
         assert_eq!(Client::new(server.socket()).flush(), ENOSPC);
     }
-    // What it tells may be read later than its answers.
+    // The log may be read later than the replies.
     let began = Instant::now();
     while !server.log().contains("at 5242880 failed: File too large") {
         assert!(began.elapsed() < DEADLINE, "{}", server.log());
         thread::sleep(Duration::from_millis(10));
     }
     assert!(client.read(5 * MIB, MIB as u32).unwrap() == data[0]);
-    // Who does not need it any more can say so.
+    // A client that no longer needs the data can say so.
     assert_eq!(client.ask(TRIM, 0, 7 * MIB, MIB as u32), OK);
     assert_eq!(client.flush(), ENOSPC);
     let limit = Rlimit { current: Some(22 * MIB), maximum: None };

@@ -39,7 +39,7 @@ fn succeeds(folder: &Path, args: &[&str]) -> String {
     let output = lab(folder, args);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{args:?}: {errors}");
-    // No bar where there is no terminal.
+    // There is no progress bar without a terminal.
     assert_eq!(errors, "", "{args:?}");
     String::from_utf8(output.stdout).unwrap()
 }
@@ -82,7 +82,7 @@ fn text_is_replayed_like_a_container() {
     fs::write(folder.path().join("a.txt"), keys.join("\n")).unwrap();
     fs::write(folder.path().join("a.csv"), format!("time,obj_id,obj_size\n{rows}")).unwrap();
     fs::write(folder.path().join("rows"), rows).unwrap();
-    // To that policy a write is an access like others.
+    // To this policy a write is an access like any other.
     let lru = ["--policy", "lru", "--json"];
     let hits = |args: &[&str]| json(folder.path(), &[args, &lru].concat())["hits"].clone();
     let expected = hits(&["a.ctr"]);

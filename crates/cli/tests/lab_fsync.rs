@@ -1,5 +1,5 @@
-//! `homing lab run fsync`: rows for programs, a table for people, errors that say what to do, and no
-//! files left behind, also by Ctrl-C.
+//! `homing lab run fsync`: rows for programs, a table for people, errors that say what to do, and
+//! no files left behind, even after Ctrl-C.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +36,7 @@ fn succeeds(folder: &Path, args: &[&str]) -> String {
     let output = lab(folder, args);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{args:?}: {errors}");
-    // No bar where there is no terminal.
+    // There is no progress bar without a terminal.
     assert_eq!(errors, "", "{args:?}");
     String::from_utf8(output.stdout).unwrap()
 }
@@ -139,12 +139,12 @@ fn ctrl_c_prints_what_has_ended_and_leaves_no_files() {
     let args = ["--dir", ".", "--files", "64", "--issuers", "1,2", "--rounds", "1000", "--json"];
     let mut command = command(folder.path(), &args);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Two folders, one after the other: a measurement has ended.
+    // Two folders, one after the other, show that a measurement has ended.
     let mut seen = std::collections::BTreeSet::new();
     while seen.len() < 2 {
         assert!(child.try_wait().unwrap().is_none(), "it ended after {seen:?}");
         let names = fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.file_name());
-        // The first is the probe for whether files can be made, which stays empty.
+        // The first folder probes whether files can be made, and stays empty.
         seen.extend(names.filter(|name| {
             fs::read_dir(folder.path().join(name)).is_ok_and(|mut files| files.next().is_some())
         }));

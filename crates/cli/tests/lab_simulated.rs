@@ -1,5 +1,5 @@
-//! `homing lab run`, `compare`, `merge`, `recommend` and `report` on simulated machines: what is told,
-//! to people and to programs, and what stopping keeps.
+//! `homing lab run`, `compare`, `merge`, `recommend` and `report` on simulated machines: what they
+//! tell people and programs, and what is kept when they are stopped.
 
 use std::fs;
 use std::io::Write as _;
@@ -24,7 +24,7 @@ fn succeeds(folder: &Path, args: &[&str]) -> String {
     let output = lab(folder, args);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{args:?}: {errors}");
-    // No bar where there is no terminal.
+    // There is no progress bar without a terminal.
     assert_eq!(errors, "", "{args:?}");
     String::from_utf8(output.stdout).unwrap()
 }
@@ -40,7 +40,7 @@ fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Brief: what the figures say is the matter of other tests.
+/// Short runs, since other tests check the figures.
 const BRIEF: [&str; 4] = ["--seeds", "1", "--seconds", "0.01"];
 
 fn brief<'a>(args: &[&'a str]) -> Vec<&'a str> {
@@ -121,7 +121,6 @@ fn parts_of_a_comparison_make_the_whole() {
     assert!(measures.iter().all(|measure| measure["experiment"] == "compare"));
 }
 
-/// By whatever a batch system sends when the time is over.
 /// A machine that stood out can be looked at again, alone.
 #[test]
 fn a_drawn_machine_is_the_same_alone_and_among_others() {
@@ -140,11 +139,12 @@ fn a_drawn_machine_is_the_same_alone_and_among_others() {
     assert!(among.len() == 3 && among.iter().all(|of| alone.as_array().unwrap().contains(of)));
 }
 
-/// Twice the same machine would count as other seeds.
+/// A machine that is named twice would count as other seeds.
 #[test]
 fn a_machine_counts_once_however_it_is_written() {
     let folder = tempfile::tempdir().unwrap();
-    // Its one run is of the first machine, and whose sweep has other machines is refused.
+    // The part's one run is of the first machine, and a part whose sweep has other machines is
+    // refused.
     let first = |machines: &str, of: &str| {
         let args = ["compare", "--machine", machines, "--milliseconds", "10", "--shard", "1/5000"];
         succeeds(folder.path(), &[&args, &["--out", of][..]].concat())
@@ -156,6 +156,7 @@ fn a_machine_counts_once_however_it_is_written() {
     assert_eq!(first("presets,ryzen-9-3900x,presets", "presets"), presets);
 }
 
+/// It is stopped by whatever a batch system sends when the time is over.
 #[test]
 fn a_part_that_is_stopped_keeps_what_has_ended_and_goes_on() {
     for signal in [Signal::INT, Signal::TERM] {
@@ -206,7 +207,8 @@ fn a_part_that_is_stopped_keeps_what_has_ended_and_goes_on() {
     }
 }
 
-/// The disk is full when all is put together: here a file may be too short for its last line.
+/// The disk is full when all runs are put together: here a limit on the size of a file leaves too
+/// little room for its last line.
 #[test]
 fn a_part_that_cannot_end_keeps_its_runs_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
@@ -324,7 +326,7 @@ fn what_cannot_be_simulated_is_named_with_the_way_out() {
     }
 }
 
-/// Before it has taken an hour to find out what to write.
+/// It is refused before it has taken an hour to find out what to write.
 #[test]
 fn a_report_that_cannot_be_written_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! A server at the limits of its process: memory that the system does not give, descriptors that are used
-//! up. Who needs more is refused, and the others go on.
+//! A server at the limits of its process: memory that the system does not give, and descriptors
+//! that are used up. A client that needs more is refused, and the others go on.
 
 mod support;
 
@@ -16,13 +16,13 @@ const MIB: u64 = 1 << 20;
 /// The longest request there may be.
 const LONGEST: u32 = 32 << 20;
 
-/// Sets the limit that can be raised again; what it was.
+/// Sets the limit that can be raised again, and returns the previous one.
 fn limit(server: &Server, resource: Resource, current: Option<u64>) -> Rlimit {
     let maximum = rustix::process::getrlimit(resource).maximum;
     prlimit(Some(server.pid()), resource, Rlimit { current, maximum }).unwrap()
 }
 
-/// The addresses that a process has in use, in bytes.
+/// The size of the address space that a process uses, in bytes.
 fn address_space(server: &Server) -> u64 {
     let status =
         fs::read_to_string(format!("/proc/{}/status", server.pid().as_raw_nonzero())).unwrap();
@@ -33,7 +33,8 @@ fn address_space(server: &Server) -> u64 {
 #[test]
 fn a_request_for_which_there_is_no_memory_fails_alone() {
     let scratch = Scratch::new();
-    // Room for one of the longest requests: it could not be had again, had one not been given back.
+    // There is room for one of the longest requests, which could not be had again if an earlier
+    // request had not given it back.
     let server = scratch.serve(&["disk.img", "--size", "64M", "--request-memory", "96M"]);
     let mut client = Client::new(server.socket());
     let mut other = Client::new(server.socket());
@@ -46,7 +47,7 @@ fn a_request_for_which_there_is_no_memory_fails_alone() {
     for _ in 0..3 {
         assert_eq!(client.read(0, LONGEST).map(|data| data.len()), Err(ENOMEM));
         assert!(client.read(0, MIB as u32).unwrap() == data, "its other requests go on");
-        // It cannot be taken in, so there is nothing to be answered: that connection ends.
+        // The write cannot be taken in, so there is no request to answer, and that connection ends.
         let mut writes = Client::new(server.socket());
         writes.send(nbd::WRITE, 0, 0, LONGEST);
         let _ = writes.stream.write_all(&[1]);
@@ -82,7 +83,7 @@ fn clients_for_which_there_are_no_descriptors_wait_and_do_not_flood_the_log() {
         thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(first.write(0, 0, b"on"), OK);
-    // It has tried again and again meanwhile.
+    // Meanwhile the server tries again and again.
     thread::sleep(Duration::from_secs(2));
     let at_most = 10 * (began.elapsed().as_secs() as usize / 5 + 1);
     assert!(warnings() <= at_most, "{}", server.log());

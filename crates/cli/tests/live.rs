@@ -30,7 +30,8 @@ const SERVE: [&str; 8] = [
     "my control",
 ];
 
-/// A client that writes and reads until told to stop; the number of its rounds.
+/// Runs a client that writes and reads until it is told to stop, and returns the number of its
+/// rounds.
 fn load(socket: &Path, number: u64, stop: &Arc<AtomicBool>) -> JoinHandle<u64> {
     const LENGTH: usize = 256 << 10;
     let (mut client, stop) = (Client::new(socket), Arc::clone(stop));
@@ -48,14 +49,14 @@ fn load(socket: &Path, number: u64, stop: &Arc<AtomicBool>) -> JoinHandle<u64> {
     })
 }
 
-/// A command on the server's control socket.
+/// Runs a command on the server's control socket.
 fn run(scratch: &Scratch, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_homing"));
     command.current_dir(scratch.path("")).args(args).env("HOMING_SOCKET", "my control");
     command.output().unwrap()
 }
 
-/// What a command prints that must succeed.
+/// Runs a command that must succeed, and returns what it prints.
 fn printed(scratch: &Scratch, args: &[&str]) -> String {
     let output = run(scratch, args);
     assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {output:?}");
@@ -183,7 +184,7 @@ fn flushes_go_through_the_engine_whose_attributes_are_there_too() {
     server.stop();
 }
 
-/// Forced writes, zeroes and trims too, with a cache and without.
+/// This includes forced writes, zeroes and trims, with a cache and without.
 #[test]
 fn whatever_is_forced_goes_through_the_engine() {
     for cache in [&[][..], &["--cache", "16M"]] {
@@ -198,7 +199,7 @@ fn whatever_is_forced_goes_through_the_engine() {
             line.unwrap().parse::<u64>().unwrap()
         };
         assert_eq!(asked(), 2);
-        // Without a cache a lone one needs no sync.
+        // Without a cache, a lone forced write needs no sync.
         let count = if cache.is_empty() { 0 } else { 5 };
         for number in 0..5 {
             assert_eq!(client.write(nbd::FUA, 4096 * number, &noise(number, 4096)), OK);
@@ -240,7 +241,7 @@ fn what_it_says_to_try_with_the_control_socket_works_from_anywhere() {
         let program = Path::new(env!("CARGO_BIN_EXE_homing"));
         let commands = lines.iter().filter_map(|line| line.trim().strip_prefix("homing "));
         let outputs = commands.map(|line| {
-            // The monitor would go on.
+            // Without this the monitor would go on.
             let once = if line.starts_with("wq monitor") { " -i 0" } else { "" };
             let line = format!("\"$0\" {line}{once}");
             let output = Command::new("sh").arg("-c").arg(line).arg(program).output().unwrap();
@@ -284,7 +285,8 @@ fn a_cache_is_seen_and_set_while_it_is_used() {
         pages.map(|words| words[2..].iter().map(|n| n.parse::<u64>().unwrap()).sum::<u64>());
     assert_eq!(counts.sum::<u64>(), 256, "{ages}");
 
-    // All of the volume passes: it has no more than it may have, and then less.
+    // All of the volume passes through the cache: its group has no more than it may have, and then
+    // may have less.
     for megabyte in 1..8 {
         assert!(client.read(megabyte << 20, 1 << 20).is_ok());
     }

@@ -1,5 +1,5 @@
-//! Clients that break the protocol, or off: each is answered or dropped as the spec says, and the
-//! others notice nothing.
+//! Clients that break the protocol, or break off: each is answered or dropped as the spec says, and
+//! the others notice nothing.
 
 mod support;
 
@@ -14,8 +14,8 @@ use support::{DEADLINE, Scratch, Server, noise};
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 128 * MIB;
 
-/// Lets a test loose on a server that also has a well-behaved client, which must be served before
-/// and after, as must a new one; and the server must end in order.
+/// Lets a test loose on a server that also has a well-behaved client. That client must be served
+/// before and after, a new client must be served too, and the server must end in order.
 fn beside_a_good_client(test: impl FnOnce(&Server)) {
     beside_a_good_client_of(&[], test);
 }
@@ -154,7 +154,7 @@ fn abort_is_acknowledged_and_the_connection_closed() {
     });
 }
 
-/// As libnbd does.
+/// libnbd leaves like this.
 #[test]
 fn who_aborts_and_leaves_is_no_reason_to_warn() {
     beside_a_good_client(|server| {
@@ -162,7 +162,7 @@ fn who_aborts_and_leaves_is_no_reason_to_warn() {
             let mut stream = hello(server.socket());
             stream.write_all(&option(nbd::ABORT, &[])).unwrap();
         }
-        // It has seen those before.
+        // When this client is greeted, the server has seen the others.
         drop(hello(server.socket()));
         assert!(!server.log().contains("connection ended"), "{}", server.log());
     });
@@ -177,7 +177,7 @@ fn export_name_of_nothing_ends_the_connection() {
     });
 }
 
-/// Reads what [`whole_conversation`] is answered by, and has the effect looked at.
+/// Reads the replies to [`whole_conversation`] and checks its effect.
 fn expect_the_answers(stream: &mut UnixStream, server: &Server) {
     stream.read_exact(&mut [0; 18]).unwrap();
     assert_eq!(nbd::option_reply(stream, nbd::STRUCTURED_REPLY).0, nbd::ACK);
@@ -206,7 +206,7 @@ fn a_whole_conversation_may_come_byte_by_byte() {
         let mut stream = nbd::dial(server.socket());
         for byte in whole_conversation() {
             stream.write_all(&[byte]).unwrap();
-            // Lets the server take each byte alone, as far as that can be had from here.
+            // This lets the server take each byte alone, as far as a client can bring that about.
             thread::sleep(Duration::from_micros(200));
         }
         expect_the_answers(&mut stream, server);
@@ -281,7 +281,7 @@ fn a_client_may_vanish_within_a_payload() {
             leaving.send(nbd::WRITE, 0, 0, 65536);
             leaving.stream.write_all(&vec![0xee; sent]).unwrap();
             drop(leaving);
-            // A write that never came whole must not be there, nor a part of it.
+            // Neither a write that never came whole nor a part of it may be there.
             assert_eq!(client.read(0, 65536).unwrap(), noise(6, 65536), "{sent} bytes sent");
         }
     });
@@ -337,7 +337,8 @@ fn a_client_that_never_reads_holds_up_nobody() {
     }
 }
 
-/// Replies to its reads are stuck, one to a bad request comes on top, and only then writes.
+/// The replies to its reads are stuck, a reply to a bad request comes on top, and only then come
+/// writes.
 #[test]
 fn a_client_may_send_everything_before_it_reads_anything() {
     for crypt_on in ["auto", "connection", "workqueue"] {

@@ -1,9 +1,10 @@
-//! Power cuts under load: the image lies on XFS or ext4, over a disk that forgets what was not flushed and tears
-//! writes between sectors. What the server had called durable by then is there, and every unit holds one
-//! thing that a client wrote, whole.
+//! Power cuts under load: the image lies on XFS or ext4, over a disk that forgets what was not
+//! flushed and tears writes between sectors. What the server had called durable by then is there,
+//! and every unit holds one thing that a client wrote, whole.
 //!
-//! Needs root, FUSE and loop devices, and says so where they are missing. `HOMING_POWER_CUTS` is how many cuts
-//! there are of each filesystem and cache, `HOMING_POWER_CUT_SEED` where their dice begin.
+//! Needs root, FUSE and loop devices, and says so where they are missing. `HOMING_POWER_CUTS` is
+//! the number of cuts for each filesystem and cache, `HOMING_POWER_CUT_SEED` the seed of their
+//! random choices.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -17,22 +18,22 @@ use support::nbd::{self, Client, OK};
 use support::units::{CLIENTS, Unit, load, read_all, written_once};
 use support::{Scratch, Server};
 
-/// How many times as many cuts are made, at most, until one takes something back.
+/// At most this many times as many cuts are made, until one takes something back.
 const CUTS_MAX: usize = 10;
 
 /// How long clients write.
 const LOAD: Duration = Duration::from_secs(2);
 
-/// What was known of all units, and when.
+/// What was known of all units at a moment of the disk.
 struct Known {
     units: Vec<Unit>,
     moment: usize,
-    /// Nothing reached the disk while that was noted.
+    /// Whether nothing reached the disk while that was noted.
     sharp: bool,
 }
 
 impl Known {
-    /// Behind all that made it durable.
+    /// Notes what is known now; the moment comes after everything that made it durable.
     fn now(units: &Mutex<Vec<Unit>>, disk: &Disk) -> Self {
         let units = units.lock().unwrap();
         let (before, units) = (disk.moment(), units.clone());
@@ -40,7 +41,7 @@ impl Known {
         Self { units, moment, sharp: before == moment }
     }
 
-    /// Units that a cut may take back.
+    /// The number of units that a cut may take back.
     fn volatile(&self) -> usize {
         self.units.iter().filter(|unit| unit.replied > unit.durable).count()
     }
@@ -51,7 +52,8 @@ fn serve(scratch: &Scratch, volume: &Volume, options: &[&str]) -> Server {
     scratch.serve(&[&[image.to_str().unwrap()], options].concat())
 }
 
-/// Lets clients loose on a server until it is killed: what the disk had then, and what was known meanwhile.
+/// Lets clients loose on a server until it is killed. Returns the record of the disk, and what was
+/// known meanwhile.
 fn run(filesystem: Filesystem, cache: &[&str], seed: u64) -> (Record, Vec<Known>) {
     let scratch = Scratch::new();
     let disk = Arc::new(Disk::new(Image::new(filesystem.size_min()), Duration::ZERO));
@@ -82,8 +84,8 @@ fn run(filesystem: Filesystem, cache: &[&str], seed: u64) -> (Record, Vec<Known>
     (record, known)
 }
 
-/// What is wrong with the volume on the disk after a cut, if anything, and how many units are older than what was
-/// replied.
+/// Returns what is wrong with the volume on the disk after a cut, if anything, and how many units
+/// are older than what was replied.
 fn verify(
     filesystem: Filesystem,
     disk: &Arc<Disk>,
@@ -111,14 +113,16 @@ fn verify(
     (fault, older)
 }
 
-/// Runs and cuts. What was wrong, and how much was lost that nobody had called durable.
+/// Runs the load and makes the cuts. Returns what was wrong, and how much was lost that nobody had
+/// called durable.
 fn losses(filesystem: Filesystem, cache: &[&str]) -> (Vec<String>, usize) {
     let seed = number("HOMING_POWER_CUT_SEED", 1);
     let cuts = number("HOMING_POWER_CUTS", 4) as usize;
     let mut random = Random::new(seed);
     let (record, known) = run(filesystem, cache, seed);
     let sent = &known.last().unwrap().units;
-    // Where much may be lost; on a busy machine a flush may come between the units and the moment.
+    // Cuts are made where much may be lost. On a busy machine a flush may come between noting the
+    // units and the moment.
     let mut sharp: Vec<&Known> = known.iter().filter(|known| known.sharp).collect();
     sharp.sort_by_key(|known| known.volatile());
     let sharp = &sharp[sharp.len() / 2..];
@@ -154,7 +158,7 @@ fn what_was_called_durable_survives_power_cuts() {
         for cache in [&[][..], &["--cache", "5M"]] {
             let (lost, older) = losses(filesystem, cache);
             assert!(lost.is_empty(), "{}", lost.join("\n"));
-            // Or the disk forgot nothing, and nothing was shown.
+            // Otherwise the disk forgot nothing, and the test has shown nothing.
             assert!(older > 0, "whatever was replied to was there");
         }
     }

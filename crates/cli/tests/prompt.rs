@@ -1,4 +1,4 @@
-//! The passphrase at a real terminal: one of `script`, whose input is what somebody types.
+//! The passphrase at a real terminal: `script` provides it, and its input is what somebody types.
 
 mod support;
 
@@ -23,7 +23,7 @@ impl Terminal {
     fn run(scratch: &Scratch, command: &str) -> Option<Self> {
         let mut script = tool("script")?.command();
         script.args(["-q", "-e", "-c", command, "/dev/null"]).current_dir(scratch.path("."));
-        // That which `script` gives the command to, which is told of a Ctrl-C as well.
+        // `script` gives the command to this shell, which gets a Ctrl-C as well.
         script.env("SHELL", "/bin/sh");
         let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (mut stdout, (sender, shown)) = (child.stdout.take().unwrap(), channel());
@@ -38,7 +38,8 @@ impl Terminal {
         Some(Self { child, shown, text: String::new() })
     }
 
-    /// Waits until it shows this, behind what was waited for before. What it has shown.
+    /// Waits until the terminal shows `what`, after the text that was waited for before. Returns
+    /// all that it has shown up to there.
     fn until(&mut self, what: &str) -> String {
         let began = Instant::now();
         loop {
@@ -59,7 +60,7 @@ impl Terminal {
         stdin.flush().unwrap();
     }
 
-    /// Its end, and all that it had still to show.
+    /// Waits for the end, and returns its code and all that was still to be shown.
     fn end(mut self) -> (Option<i32>, String) {
         let status = wait_for(&mut self.child).unwrap();
         while let Ok(bytes) = self.shown.recv_timeout(Duration::from_secs(5)) {
@@ -96,7 +97,7 @@ fn a_passphrase_is_asked_for_twice_taken_as_it_is_typed_and_not_shown() {
     assert_eq!(code, Some(0), "{rest}");
     shown += &rest;
     assert!(!shown.contains("a tab"), "{shown}");
-    // What was typed is what a file of the same bytes holds.
+    // The typed passphrase equals a key file of the same bytes.
     fs::write(scratch.path("key"), secret).unwrap();
     let keyed = format!("exec {} serve disk.img --socket socket --key-file key", homing());
     let mut terminal = Terminal::run(&scratch, &keyed).unwrap();
@@ -110,7 +111,7 @@ fn a_terminal_is_left_as_it_was_whatever_ends_the_question() {
     let scratch = Scratch::new();
     let ask = format!("{} serve disk.img --size 1M --socket socket", homing());
     for (typed, code) in [(&b"\x03"[..], 130), (b"\x1c", 131), (b"\x04", 1)] {
-        // The shell goes on after a signal that its child has died of.
+        // The shell goes on after a signal that has killed its child.
         let whole = format!("trap : INT QUIT; {ask}; echo \"code $?\"; stty -a");
         let Some(mut terminal) = Terminal::run(&scratch, &whole) else { return };
         terminal.until("assphrase");

@@ -22,7 +22,7 @@ fn when_the_uri_is_printed_the_socket_accepts() {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
     let printed = lines.any(|line| line.contains("nbd+unix:///my%20disk?socket=/"));
-    // Beside the image, where no other place is given, and for its owner alone.
+    // The socket is beside the image where no other place is given, and for its owner alone.
     let socket = scratch.path("my disk.img.sock");
     let served = std::panic::catch_unwind(|| Client::to_export(&socket, "my disk").size);
     let mode = fs::metadata(&socket).map(|metadata| metadata.mode() & 0o777);
@@ -86,7 +86,7 @@ fn an_image_that_is_gone_at_the_end_is_told() {
     assert_eq!(Client::new(server.socket()).flush(), OK);
     let log = server.stop_and_tell();
     assert!(log.contains("disk.img was removed"), "{log}");
-    // Where nothing is amiss nothing is said, nor of a volume that is thrown away.
+    // Nothing is said if nothing is amiss, nor of a volume that is thrown away.
     for args in [&["disk.img", "--size", "1M"][..], &["away.img", "--size", "1M", "--ephemeral"]] {
         let log = scratch.serve(args).stop_and_tell();
         assert!(!log.contains("removed"), "{log}");
@@ -133,23 +133,23 @@ fn it_serves_and_ends_also_where_nobody_reads_its_log() {
 fn it_ends_also_where_its_log_is_a_full_pipe() {
     let (_reader, mut log) = std::io::pipe().unwrap();
     serves_and_ends(log.try_clone().unwrap(), || {
-        // It takes no more then, however much that is; whoever writes this ends with the test.
+        // This fills the pipe, however large it is. The thread that writes ends with the test.
         thread::spawn(move || log.write_all(&vec![b'\n'; 1 << 20]));
         thread::sleep(Duration::from_millis(100));
     });
 }
 
-/// A server, once `spoil` has been called that spoils its log.
+/// Checks that a server serves and ends after `spoil`, which spoils its log.
 fn serves_and_ends(log: impl Into<Stdio>, spoil: impl FnOnce()) {
     let scratch = Scratch::new();
     let mut command = scratch.command(&["disk.img", "--size", "1M", "--socket", "socket"]);
     let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
-    // It holds the log.
+    // The command holds the log, too.
     drop(command);
     child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
     spoil();
     for _ in 0..3 {
-        // Worth a warning.
+        // This is worth a warning.
         nbd::hello(&scratch.path("socket")).write_all(b"no option begins like this").unwrap();
     }
     let written = std::panic::catch_unwind(|| Client::new(&scratch.path("socket")).flush());
@@ -174,7 +174,7 @@ fn what_only_a_cache_holds_is_kept_where_the_terminal_is_closed() {
     server.stop();
 }
 
-/// As of `timeout`, which tells a program and then its whole group.
+/// `timeout` signals a program and then its whole group.
 #[test]
 fn signals_that_come_together_are_one_wish() {
     let scratch = Scratch::new();
@@ -257,7 +257,7 @@ fn trim_gives_space_back_only_where_that_is_allowed() {
         let full = noise(1, 16 << 20);
         assert_eq!(client.write(nbd::FUA, 0, &full), OK);
         let before = space();
-        // Begins and ends within sectors: those keep what is not trimmed.
+        // The range begins and ends within sectors, which keep what is not trimmed.
         assert_eq!(client.ask(nbd::TRIM, nbd::FUA, 100, 8 << 20), OK);
         let kept = (8 << 20) + 100;
         assert_eq!(client.read(0, 100).unwrap(), full[..100]);
@@ -355,7 +355,7 @@ fn a_key_from_standard_input_opens_all_images() {
     command.args(["a.img", "b.img", "--size", "8M", "--key-file", "-", "--socket", "socket"]);
     command.args(support::CHEAP_KEYS);
     Server::start(&mut command, Some(scratch.path("socket"))).stop();
-    // With the folder's key, by its name.
+    // This uses the folder's key file, by its name.
     scratch.serve(&["a.img", "b.img"]).stop();
 }
 
@@ -382,7 +382,7 @@ fn a_try_tells_what_it_has_measured() {
     }
 }
 
-/// Whenever it comes.
+/// This holds whenever the signal comes.
 #[test]
 fn a_try_that_a_signal_ends_leaves_nothing_behind() {
     let scratch = Scratch::new();

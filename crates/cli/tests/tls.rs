@@ -17,7 +17,7 @@ fn certified() -> (Scratch, Authority) {
     (scratch, authority)
 }
 
-/// Its address for a client with these certificates.
+/// The server's address for a client with these certificates.
 fn uri(scratch: &Scratch, server: &Server, client: &str) -> String {
     let uri = server.printed_uri().replace("127.0.0.1", "localhost");
     assert!(uri.starts_with("nbds"), "{uri}");
@@ -85,7 +85,7 @@ fn who_has_no_certificate_or_does_without_tls_gets_nothing() {
     let server = scratch.serve(&[&ON_TCP[..], &["--tls-verify-peer"]].concat());
     let can = |uri: &str| nbdinfo.output(["--size", uri]).status.success();
     assert!(can(&uri(&scratch, &server, "client")));
-    // It does not know whom we serve for, or shows nothing.
+    // The stranger does not know our authority, and `anybody` shows no certificate.
     assert!(!can(&uri(&scratch, &server, "stranger")));
     assert!(!can(&uri(&scratch, &server, "anybody")));
     assert!(!can(&server.printed_uri().replace("nbds", "nbd")));
@@ -93,7 +93,7 @@ fn who_has_no_certificate_or_does_without_tls_gets_nothing() {
     server.stop();
 }
 
-/// Before a passphrase is asked for, and before an image is made.
+/// It is refused before a passphrase is asked for, and before an image is made.
 #[test]
 fn a_folder_without_certificates_is_refused() {
     let (scratch, _) = certified();

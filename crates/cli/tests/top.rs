@@ -1,5 +1,5 @@
-//! `homing top` beside a runtime of our own: what it prints for programs, what it refuses, and that a
-//! terminal is as before when it ends.
+//! `homing top` beside a runtime of our own: what it prints for programs, what it refuses, and that
+//! it leaves a terminal as it was.
 
 mod support;
 
@@ -55,7 +55,7 @@ impl Program {
         child.wait_with_output().unwrap()
     }
 
-    /// By util-linux's `script`; `None` where there is none.
+    /// Runs it on a terminal of util-linux's `script`; `None` where there is none.
     fn on_a_terminal(&self, args: &str) -> Option<Terminal> {
         let line =
             format!("stty rows 24 cols 80; exec {} top {args}", env!("CARGO_BIN_EXE_homing"));
@@ -166,11 +166,11 @@ fn it_ends_with_its_terminal() {
     let Some(mut terminal) = program.on_a_terminal("-i 0.1") else { return };
     terminal.wait_until("Workqueues");
     let top = terminal.top();
-    // Nobody is left behind the terminal.
+    // After this, nobody is left at the other end of the terminal.
     terminal.child.kill().unwrap();
     terminal.child.wait().unwrap();
     let deadline = Instant::now() + DEADLINE;
-    // Whoever is to take its status may not.
+    // A zombie has ended, too: whoever should take its status may not do so.
     let stat = format!("/proc/{}/stat", top.as_raw_nonzero());
     while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
         assert!(Instant::now() < deadline, "it goes on");
@@ -179,8 +179,8 @@ fn it_ends_with_its_terminal() {
     terminal.end();
 }
 
-/// As in `0.1 s`. On a busy machine the first look may have taken longer, and of later ones only the digits that
-/// differ are drawn.
+/// Whether the screen shows seconds, as in `0.1 s`. On a busy machine the first look may have taken
+/// longer, and of later ones only the digits that differ are drawn.
 fn tells_seconds(screen: &str) -> bool {
     screen.as_bytes().windows(5).any(|text| {
         matches!(text, [whole, b'.', tenths, b' ', b's'] if whole.is_ascii_digit() && tenths.is_ascii_digit())
@@ -190,7 +190,7 @@ fn tells_seconds(screen: &str) -> bool {
 /// `homing top` on a terminal.
 struct Terminal {
     child: Child,
-    /// Held: the end of its input would be a key, too.
+    /// Kept open, since the end of its input would count as a key.
     keys: ChildStdin,
     screen: Arc<Mutex<String>>,
     reader: JoinHandle<()>,

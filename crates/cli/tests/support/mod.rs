@@ -1,6 +1,6 @@
 //! What the tests of the program share: a folder for each test, a server that ends with its
 //! guard, and foreign programs, which may be missing.
-#![allow(dead_code)] // every test file uses its part
+#![allow(dead_code)] // every test file uses a part of it
 
 pub(crate) mod nbd;
 pub(crate) mod units;
@@ -101,7 +101,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts what the command says, which listens on `socket` or else on TCP.
+    /// Starts the server of this command, which listens on `socket` or, without one, on TCP.
     pub(crate) fn start(command: &mut Command, socket: Option<PathBuf>) -> Self {
         command.arg("--json").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -124,7 +124,7 @@ impl Server {
         &self.ready
     }
 
-    /// The URI in that.
+    /// The URI that it printed.
     pub(crate) fn printed_uri(&self) -> &str {
         self.ready["uri"].as_str().expect("it was there")
     }
@@ -164,16 +164,16 @@ impl Server {
         peak.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// Asks it to end by SIGTERM; it must do so in order.
+    /// Asks it by SIGTERM to end, which it must do in order.
     pub(crate) fn stop(self) {
         self.stop_by(Signal::TERM);
     }
 
-    /// [`Self::stop`]; what it has written to stderr, all of it.
+    /// As [`Self::stop`]; returns all that it has written to stderr.
     pub(crate) fn stop_and_tell(self) -> String {
         let log = Arc::clone(&self.log);
         self.stop();
-        // Whoever collects it has the other reference until the end of the file.
+        // The thread that collects the log has the other reference until the end of the file.
         let began = Instant::now();
         while Arc::strong_count(&log) > 1 && began.elapsed() < DEADLINE {
             thread::sleep(Duration::from_millis(1));
@@ -198,8 +198,8 @@ impl Server {
     }
 }
 
-/// Whether programs that are started from here are told that a terminal is closed. Under nohup they are not,
-/// and it says so.
+/// Whether programs that are started from here get the signal of a closed terminal. Under nohup
+/// they do not, and this function says so.
 pub(crate) fn hears_of_hang_ups() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
@@ -210,7 +210,7 @@ pub(crate) fn hears_of_hang_ups() -> bool {
     hears
 }
 
-/// Waits for a program to end, as long as the deadline.
+/// Waits for a program to end, at most for the time of the deadline.
 pub(crate) fn wait_for(child: &mut Child) -> Option<ExitStatus> {
     let begin = Instant::now();
     while begin.elapsed() < DEADLINE {
@@ -236,7 +236,7 @@ impl Drop for Server {
     }
 }
 
-/// Reads on into `log`, so that the server never waits for its reader.
+/// Keeps reading into `log`, so that the server never waits for its reader.
 fn collect(from: impl Read + Send + 'static, log: &Arc<Mutex<String>>) {
     let log = Arc::clone(log);
     thread::spawn(move || {
@@ -278,7 +278,7 @@ pub(crate) fn tool(program: &str) -> Option<Tool> {
     found.map(Tool)
 }
 
-/// Debian's Python with libnbd's module, or skips the test. Another Python lacks the module.
+/// Finds Debian's Python with libnbd's module, or skips the test. Other Pythons lack the module.
 pub(crate) fn python_with_nbd() -> Option<Tool> {
     let python = Tool("/usr/bin/python3".into());
     if python.0.is_file() && python.output(["-c", "import nbd"]).status.success() {
@@ -288,7 +288,7 @@ pub(crate) fn python_with_nbd() -> Option<Tool> {
     None
 }
 
-/// Says why a test does not run. Where `HOMING_REQUIRE_TOOLS=1` that is a failure.
+/// Says why a test does not run. With `HOMING_REQUIRE_TOOLS=1` that is a failure.
 pub(crate) fn skip(reason: &str) {
     assert!(env::var_os("HOMING_REQUIRE_TOOLS").is_none_or(|value| value != "1"), "{reason}");
     println!("skipped: {reason}");
@@ -299,12 +299,12 @@ impl Tool {
         Self(path)
     }
 
-    /// The program's command line so far.
+    /// A command line that has the program, and no arguments yet.
     pub(crate) fn bare_command(&self) -> Command {
         Command::new(&self.0)
     }
 
-    /// The program's command line so far, under a limit of time.
+    /// The same under a time limit, without input.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", "100"]).arg(&self.0).stdin(Stdio::null());
@@ -328,7 +328,7 @@ pub(crate) struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Of a file, with losetup's options, or skips the test.
+    /// Makes one of a file with losetup's options, or skips the test.
     pub(crate) fn new(file: &Path, options: &[&str]) -> Option<Self> {
         let losetup = tool("losetup")?;
         let made =

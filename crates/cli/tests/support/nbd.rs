@@ -1,5 +1,5 @@
-//! The client's side of NBD, written for the tests and apart from the server's code: what to send,
-//! whole or broken, and a client that speaks GO and simple replies.
+//! The client's side of NBD, written for the tests and independent of the server's code: messages
+//! to send, whole or broken, and a client that speaks GO and simple replies.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -49,7 +49,7 @@ pub(crate) fn dial(socket: &Path) -> UnixStream {
     stream
 }
 
-/// A connection up to the options: greeting read, client flags sent.
+/// Opens a connection up to the options: the greeting is read, and the client flags are sent.
 pub(crate) fn hello(socket: &Path) -> UnixStream {
     let mut stream = dial(socket);
     let greeting: [u8; 18] = take(&mut stream).unwrap();
@@ -64,12 +64,12 @@ pub(crate) fn option(code: u32, data: &[u8]) -> Vec<u8> {
     [&magic, &code.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
-/// The data of `GO` and `INFO` without wishes.
+/// The data of `GO` and `INFO` that asks for no further information.
 pub(crate) fn go_data(export: &str) -> Vec<u8> {
     [&(export.len() as u32).to_be_bytes(), export.as_bytes(), &[0, 0]].concat()
 }
 
-/// An option's reply: its kind and data.
+/// Reads an option's reply: its kind and data.
 pub(crate) fn option_reply(from: &mut impl Read, code: u32) -> (u32, Vec<u8>) {
     assert_eq!(u64::from_be_bytes(take(from).unwrap()), OPTION_REPLY_MAGIC);
     assert_eq!(u32::from_be_bytes(take(from).unwrap()), code, "a reply to another option");
@@ -79,7 +79,7 @@ pub(crate) fn option_reply(from: &mut impl Read, code: u32) -> (u32, Vec<u8>) {
     (kind, data)
 }
 
-/// The replies to `GO`: the export's size and flags, or the kind of the error.
+/// Reads the replies to `GO`: the export's size and flags, or the kind of the error.
 pub(crate) fn go_replies(from: &mut impl Read) -> Result<(u64, u16), u32> {
     let mut export = None;
     loop {
@@ -106,7 +106,7 @@ pub(crate) fn request(command: u16, flags: u16, cookie: u64, offset: u64, length
     bytes
 }
 
-/// A simple reply's error and cookie; the data of a read follows.
+/// Reads a simple reply's error and cookie; the data of a read follows.
 pub(crate) fn reply(from: &mut impl Read) -> io::Result<(u32, u64)> {
     assert_eq!(u32::from_be_bytes(take(from)?), SIMPLE_REPLY_MAGIC);
     Ok((u32::from_be_bytes(take(from)?), u64::from_be_bytes(take(from)?)))

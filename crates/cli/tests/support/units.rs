@@ -1,8 +1,8 @@
-//! Clients that write units of 512 bytes at random, and what is known of each of these.
+//! Clients that write units of 512 bytes at random, and what is known of each unit.
 //!
-//! Each unit is filled from its number and a generation, so that what is read shows which write it comes
-//! from. The volume has sectors of 4096 bytes: clients write parts of the same sector at the same time. A
-//! unit has one writer, so its generations come in order.
+//! Each unit is filled from its number and a generation, so its contents show which write they come
+//! from. The volume has sectors of 4096 bytes, so clients write parts of the same sector at the
+//! same time. A unit has one writer, so its generations come in order.
 
 use std::io::Write;
 use std::path::Path;
@@ -13,10 +13,11 @@ use super::{Random, noise};
 
 pub(crate) const UNIT: u64 = 512;
 pub(crate) const UNITS: u64 = 4096;
-/// In the lower half neighbouring units belong to different clients, in the upper half runs do.
+/// In the lower half neighboring units belong to different clients, in the upper half neighboring
+/// runs do.
 const INTERLEAVED: u64 = UNITS / 2;
 const RUN: u64 = 128;
-/// Each with a connection of its own.
+/// The number of clients, each with a connection of its own.
 pub(crate) const CLIENTS: u64 = 4;
 /// Requests of each client at a time.
 const IN_FLIGHT: usize = 8;
@@ -49,7 +50,7 @@ pub(crate) fn generation_of(unit: u64, bytes: &[u8]) -> Option<u64> {
     (bytes == content(unit, generation)).then_some(generation)
 }
 
-/// A first unit and a count, all of them this client's.
+/// Chooses a first unit and a count, all of them this client's.
 fn choose(random: &mut Random, client: u64) -> (u64, u64) {
     if random.below(2) == 0 {
         return (random.below(INTERLEAVED / CLIENTS) * CLIENTS + client, 1);
@@ -118,7 +119,7 @@ pub(crate) fn load(mut connection: Client, client: u64, seed: u64, units: &Mutex
     }
 }
 
-/// All units as they are written first.
+/// The bytes of all units as they are first written, and what is known of them.
 pub(crate) fn written_once() -> (Vec<u8>, Vec<Unit>) {
     let first = (0..UNITS).flat_map(|unit| content(unit, 1)).collect();
     (first, vec![Unit { sent: 1, replied: 1, durable: 1 }; UNITS as usize])
