@@ -1,5 +1,5 @@
 //! Clients of every kind on one socket: many at once, those that stall, flood or never read, and
-//! the end while they are there.
+//! the end of the socket while they are there.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,7 +18,8 @@ use homing_control::{
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Well under the time after which a stalled client is cut off: who waits for that is held up.
+/// Well under the time after which a stalled client is cut off: a client that waits for that is
+/// held up.
 const PROMPT: Duration = Duration::from_secs(5);
 
 /// Writable attributes that take anything but `no`; `big` is read-only and long.
@@ -82,7 +83,7 @@ fn setup() -> Setup {
 }
 
 impl Setup {
-    /// A client that has been greeted, and writes what it likes.
+    /// Connects a client that has been greeted and can write anything.
     fn raw(&self) -> BufReader<UnixStream> {
         let stream = UnixStream::connect(&self.path).unwrap();
         stream.set_read_timeout(Some(PROMPT)).unwrap();
@@ -92,7 +93,7 @@ impl Setup {
         raw
     }
 
-    /// Somebody else is served.
+    /// Checks that another client is served.
     fn works(&self) {
         let began = Instant::now();
         assert_eq!(Client::connect(&self.path).unwrap().get("a/x").unwrap(), "1");
@@ -176,7 +177,7 @@ fn one_too_many_is_told_so_and_let_in_when_another_leaves() {
 fn a_client_that_never_reads_holds_nobody_up() {
     let setup = setup();
     let raw = setup.raw();
-    // More answers than its socket holds; it writes until the server reads no further.
+    // These answers are more than its socket holds; it writes until the server reads no further.
     let mut stream = raw.get_ref();
     stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
     while stream.write_all(b"{\"get\":\"big\"}\n").is_ok() {}
@@ -211,7 +212,7 @@ fn half_a_line_is_cut_off_in_the_end_however_slowly_it_grows() {
     }
     assert!(word.contains("\"timeout\"") && word.contains("half a line"), "{word}");
     let mut rest = Vec::new();
-    // The blank that it did not read may come back as a reset.
+    // A blank that the server did not read may come back as a reset.
     let _ = stalled.read_to_end(&mut rest);
     assert!(rest.is_empty());
 }
@@ -272,7 +273,7 @@ fn the_tree_is_let_go_and_clients_learn_of_the_end() {
     drop(ControlSocket::listen(&path, tree).unwrap()); // the name is free again
 }
 
-/// Counts what is worth a warning.
+/// Counts the events that are a warning or worse.
 struct Warnings(Arc<AtomicUsize>);
 
 impl Subscriber for Warnings {
@@ -305,12 +306,12 @@ fn an_end_in_order_is_not_worth_a_warning() {
     let begin_and_end = |name: &str| {
         for _ in 0..200 {
             let socket = ControlSocket::listen(folder.path().join(name), Fake::new()).unwrap();
-            // Until it waits for clients.
+            // By then the socket waits for clients.
             thread::sleep(Duration::from_millis(1));
             drop(socket);
         }
     };
-    // Some at a time: so one may be interrupted anywhere.
+    // Several run at a time, so any of them may be interrupted anywhere.
     thread::scope(|scope| {
         for name in ["a", "b", "c", "d"] {
             scope.spawn(|| begin_and_end(name));

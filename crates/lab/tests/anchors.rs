@@ -1,5 +1,5 @@
-//! What is known of the traces comes out: how many requests and pages they have, and which hit
-//! ratios the policies reach on them. Where the traces are stands in `support/traces.rs`.
+//! The known figures of the traces are reproduced: how many requests and pages they have, and which
+//! hit ratios the policies reach on them. `support/traces.rs` says where the traces are.
 
 #[path = "support/traces.rs"]
 mod support;
@@ -8,7 +8,7 @@ use homing_lab::{Outcome, Setup, Size, Trace, policies};
 
 use support::load;
 
-/// Sizes of the cache, by the trace's pages.
+/// Sizes of the cache, relative to the trace's pages.
 const SIZES: [&str; 4] = ["1%", "5%", "10%", "25%"];
 
 /// A trace, its requests, pages and writes.
@@ -22,7 +22,7 @@ const TRACES: [(&str, usize, usize, u64); 7] = [
     ("lirs_loop", 505_500, 1_011, 0),
 ];
 
-/// Hit ratios in per cent at the four sizes; not a number where none is known.
+/// Hit ratios in per cent at the four sizes; NaN where none is known.
 type Row = (&'static str, [f64; 4]);
 
 const OPT: [Row; 7] = [
@@ -60,9 +60,9 @@ const W_TINY_LFU: [Row; 2] = [
     ("lirs_2_pools", [f64::NAN, f64::NAN, 54.6, 61.6]),
 ];
 
-/// Another make of the same algorithm differs: it scales batches without a bound (oltp 5 % is 51.4
-/// then), and lets pages come in higher up, it seems (oltp 1 % is 40.7 in the generation above the
-/// oldest one). These are what it has in common with this one.
+/// Another implementation of the same algorithm differs. It scales batches without a bound (oltp
+/// 5 % is 51.4 then), and seems to insert pages higher up (oltp 1 % is 40.7 in the generation above
+/// the oldest one). These are the figures that it has in common with this one.
 const MGLRU_KERNEL: [Row; 7] = [
     ("oltp", [f64::NAN, f64::NAN, 63.7, 73.4]),
     ("w106", [80.5, 88.0, 91.4, 93.9]),
@@ -73,7 +73,7 @@ const MGLRU_KERNEL: [Row; 7] = [
     ("lirs_loop", [0.0, 0.0, 0.0, 0.0]),
 ];
 
-/// Reads that miss and write-backs of cphy at 5, 10 and 25 per cent.
+/// Reads that miss plus write-backs of cphy at 5, 10 and 25 per cent.
 const IO: [(&str, [u64; 3]); 4] = [
     ("lru", [1_014_743, 1_000_030, 865_291]),
     ("cflru", [1_008_419, 990_350, 856_575]),
@@ -90,7 +90,8 @@ fn replay(policy: &str, size: &str, trace: &Trace) -> Outcome {
     policies::build(policy, &Setup::new(trace, capacity)).unwrap().replay(trace)
 }
 
-/// The policy reaches these hit ratios, within so many points; the known ones are rounded to 0.1.
+/// Checks that the policy reaches these hit ratios within so many points; the known ones are
+/// rounded to 0.1.
 fn check(policy: &str, rows: &[Row], within: f64) {
     for (name, expected) in rows {
         let Some(trace) = load(name) else { return };
@@ -143,7 +144,7 @@ fn lirs_is_as_known() {
 
 #[test]
 fn w_tinylfu_is_about_as_known() {
-    // Others hash otherwise.
+    // Other implementations hash differently.
     check("w-tinylfu", &W_TINY_LFU, 0.3);
 }
 
@@ -158,7 +159,7 @@ fn io_is_as_known() {
     for (policy, known) in IO {
         for (size, known) in SIZES[1..].iter().zip(known) {
             let outcome = replay(policy, size, &trace);
-            // S3-FIFO's differs by 10 in one cell; the others are the same to the digit.
+            // S3-FIFO differs by 10 in one cell; the others are the same to the digit.
             assert!(outcome.io().abs_diff(known) <= 10, "{policy} {size}: {}", outcome.io());
         }
     }

@@ -1,4 +1,4 @@
-//! Comparisons: what their summaries are made of, and that their plots show everybody.
+//! Comparisons: what their summaries are made of, and that their plots show every policy.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,7 +33,7 @@ fn the_floor_is_0_and_the_ceiling_is_1() {
     let summary = comparison.summary("opt-bypass").unwrap();
     assert_eq!(summary.counted, 4);
     assert!(summary.worst.unwrap().points > 0.0);
-    // It ran, although nobody asked for it.
+    // LRU ran, although nobody asked for it.
     assert!(comparison.summary("lru").unwrap().worst.unwrap().points.abs() < 1e-9);
     assert_eq!(comparison.summary("sieve"), None);
 }

@@ -1,11 +1,11 @@
-//! Whatever a file holds: it is a trace, or an error that names the file, the place and the value.
+//! Whatever a file holds, it is a trace, or an error that names the file, the place and the value.
 
 use std::io::Write as _;
 
 use homing_lab::{Trace, TraceError};
 use proptest::prelude::*;
 
-/// A container that says it has so many records, and has these.
+/// A container that claims to have so many records, and has these.
 fn container(claimed: u64, records: &[(u64, u32, u16, u16)]) -> Vec<u8> {
     let mut bytes = b"CTR1\x01\0\0\0".to_vec();
     bytes.extend(claimed.to_le_bytes());

@@ -1,4 +1,5 @@
-//! What the default policy is held to on real traces. Bounds, not figures: it may get better.
+//! What the default policy must reach on real traces. These are bounds, not figures, since it may
+//! get better.
 
 #[path = "support/traces.rs"]
 mod traces;

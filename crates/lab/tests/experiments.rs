@@ -43,7 +43,7 @@ fn parts_put_together_are_the_whole_whatever_their_number() {
             let shard: Shard = format!("{number}/{parts}").parse().unwrap();
             write(folder.path(), shard, &sweep(2, 20), simulate(&shard.of(all())));
         }
-        // What is not whole is not read.
+        // A part that is not whole is not read.
         std::fs::write(folder.path().join("4-of-4.jsonl.part"), "{").unwrap();
         assert!(merge(folder.path()).unwrap() == whole, "{parts} parts");
     }
@@ -56,7 +56,7 @@ fn write(folder: &Path, shard: Shard, sweep: &Sweep, measures: Vec<Measure>) -> 
     path
 }
 
-/// However it was stopped: even in the middle of a line.
+/// This holds however it was stopped, even in the middle of a line.
 #[test]
 fn a_part_that_was_stopped_goes_on_where_it_was() {
     let folder = tempfile::tempdir().unwrap();
@@ -85,7 +85,7 @@ fn a_part_that_was_stopped_goes_on_where_it_was() {
     }
     assert_eq!(part.finish(again).unwrap(), all().len());
     assert!(merge(folder.path()).unwrap() == whole && !unfinished.exists());
-    // Asked for once more, there is nothing to do.
+    // If it is asked for once more, there is nothing left to do.
     assert!(open().left(all()).is_empty());
     let other = Part::open(folder.path(), shard, sweep(1, 11)).unwrap_err().to_string();
     assert!(other.contains("1-of-1.jsonl") && other.contains("remove it"), "{other}");
@@ -137,7 +137,7 @@ fn what_cannot_be_put_together_is_named() {
         assert!(error.contains(what), "{error}");
     };
     missing("part 1 of 3 is missing");
-    // Its name says nothing.
+    // The name of the file does not matter.
     std::fs::rename(third, folder.path().join("1-of-1.jsonl")).unwrap();
     missing("part 1 of 3 is missing");
     for text in ["0/3", "4/3", "1", "a/b", "1/0"] {
@@ -146,7 +146,7 @@ fn what_cannot_be_put_together_is_named() {
     }
 }
 
-/// Where the baseline did nothing there is no change to be told, nor to be drawn.
+/// If the baseline did nothing, there is no change to tell or to draw.
 #[test]
 fn a_report_of_nothing_ends() {
     let mut measures = simulate(&cells(&["aio-fsync"], &plan(1, 10)));
@@ -204,7 +204,7 @@ fn the_workqueue_tables_come_out_as_far_as_is_claimed() {
         let off = row.value.mean / row.published.unwrap() - 1.0;
         assert!(off.abs() < 0.02, "{row:?}");
     }
-    // Of LOW the rows of LOCAL lie between those of the two hosts.
+    // For LOW, the published rows of LOCAL lie between those of the two hosts.
     for policy in ["SYSTEM+LOCAL", "CACHE+LOCAL"] {
         let delta = |host: &str| {
             let row = rows.iter().find(|row| {
@@ -215,7 +215,7 @@ fn the_workqueue_tables_come_out_as_far_as_is_claimed() {
         let ((low, published), (high, _)) = (delta("cfs"), delta("confined"));
         assert!(low - 3.0 <= published && published <= high + 3.0, "{policy}: {low} {high}");
     }
-    // Nobody sleeps on, and homing is nowhere behind SYSTEM by more than noise.
+    // No wake-up is lost, and homing is nowhere behind SYSTEM by more than noise.
     for measure in &measures {
         assert!(measure.values["lost_wakes"] == 0.0, "{measure:?}");
     }
@@ -235,7 +235,7 @@ fn one_cpu_has_one_load_of_pairs() {
     assert_eq!(loads("1x1x2"), ["1 pair", "2 pairs"].map(str::to_owned).into());
 }
 
-/// What Aaron Lu saw: one lock for 64 CPUs collapses, shards do not.
+/// This is what Aaron Lu saw: one lock for 64 CPUs collapses, shards do not.
 #[test]
 fn one_lock_for_a_large_cache_collapses_and_shards_do_not() {
     let machine = NamedMachine::find("xeon-8358-2s").unwrap();
@@ -251,7 +251,7 @@ fn one_lock_for_a_large_cache_collapses_and_shards_do_not() {
     assert!(change("1 pair", "swqueue") < 0.0);
 }
 
-/// What runs twice under the same name counts as two seeds.
+/// A run that is made twice under the same name would count as two seeds.
 #[test]
 fn no_run_is_there_twice() {
     let features = vec![Features::ALL, Features::SWQUEUE, Features::NONE];
@@ -272,7 +272,7 @@ fn no_run_is_there_twice() {
 
 #[test]
 fn a_comparison_finds_what_loses() {
-    // Where it was published to lose.
+    // The machine on which that setting was published to lose.
     let machines = MachineSet::named(vec![NamedMachine::find("ryzen-9-3900x").unwrap()]);
     let plan = Plan { hosts: vec![HostModel::Cfs], ..plan(2, 1_000) };
     let wanted = ["SYSTEM", "CACHE+STRICT"];
@@ -285,7 +285,8 @@ fn a_comparison_finds_what_loses() {
     assert!(worst < -3.0, "a setting that loses is seen to lose: {worst}");
 }
 
-/// Where the published experiments were made, with less simulated time than the lab's page has.
+/// This is the machine of the published experiments, with less simulated time than the lab's page
+/// has.
 #[test]
 fn auto_stays_close_to_the_best_fixed_scope() {
     let machines = MachineSet::named(vec![NamedMachine::find("ryzen-9-3900x").unwrap()]);
@@ -338,7 +339,7 @@ fn each_published_figure_belongs_to_a_run() {
     }
 }
 
-/// What the runtime has decided on this machine is decided again from the same facts.
+/// The runtime's decisions on this machine are made again from the same facts.
 #[test]
 fn recorded_decisions_are_made_again() {
     let runtime = Runtime::builder().record_decisions(100_000).build().unwrap();

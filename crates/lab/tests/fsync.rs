@@ -1,4 +1,4 @@
-//! The experiment of fsync on real files: every strategy has its rows, nothing is left behind, it
+//! The experiment of fsync on real files: every strategy has its rows, no file is left behind, it
 //! can be stopped, and what cannot be measured is named.
 
 use std::fs;

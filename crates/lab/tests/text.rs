@@ -1,5 +1,5 @@
-//! Traces that are text: whatever a file holds, it is a trace, or an error that names the file, the line and what
-//! stands there.
+//! Traces that are text: whatever a file holds, it is a trace, or an error that names the file, the
+//! line and what stands there.
 
 use homing_lab::{Column, Format, Trace, TraceError};
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ fn each_line_is_a_key() {
     assert_eq!(pages(&trace), [0, 1, 0, 2, 3, 2, 4]);
     assert_eq!(trace.keys()[..2], [7, 8], "neighbours are neighbours");
     assert_eq!((trace.keys()[3], trace.keys()[4], trace.writes()), (u64::MAX, 9, 0));
-    // Texts, not numbers: none is another one.
+    // Keys are texts, not numbers: no two of these are equal.
     let trace = read(&Format::Txt, b"7\n07\n+7\n-7\n0\n00\n18446744073709551616\n7.0").unwrap();
     assert_eq!(trace.pages(), 8);
 }
@@ -70,7 +70,7 @@ fn what_is_wrong_is_named_with_its_line() {
     assert!(read(&Format::Txt, b"").unwrap().is_empty());
 }
 
-/// What the reader does, with the whole text at hand.
+/// Does the same as the reader, but with the whole text at hand.
 fn expected(text: &str) -> Option<Vec<&str>> {
     let lines = text.strip_suffix('\n').unwrap_or(text);
     let keys = lines.split('\n').map(|line| line.split(',').nth(1).map(str::trim));

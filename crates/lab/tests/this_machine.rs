@@ -1,4 +1,5 @@
-//! This machine beside the simulation of it: alone in its process, whose CPU time is measured.
+//! This machine beside the simulation of it. The test is alone in its process, whose CPU time is
+//! measured.
 
 #[path = "../src/cpu_time.rs"]
 mod cpu_time;
@@ -11,18 +12,18 @@ use std::time::Duration;
 use cpu_time::cpu_time;
 use homing_lab::experiments::{Experiment, HostModel, Key, Measure, Plan, Stat, run};
 
-/// Others may use so much of the machine while it is measured: with a third of it the CPU time of an item doubles
-/// where two CPUs are one core.
+/// The share of the machine that others may use while it is measured. With a third of it, the CPU
+/// time of an item doubles where two CPUs are one core.
 const OTHERS_MAX: f64 = 0.1;
-/// How often it is measured anew where others use more, or the two differ: who disturbs it goes away, and a simulation
-/// that is wrong does not become right.
+/// How often it is measured, if others use more or the two differ. A disturbance goes away, but a
+/// wrong simulation does not become right.
 const ATTEMPTS: usize = 4;
 
-/// In the least disturbed of three runs, real and simulated: CPU time of an item within a quarter, items
-/// pulled within a tenth. Where nothing else runs, throughput and CPU use agree within a tenth for issuers with many
-/// items on the way, and within a quarter for one that mostly waits (`homing lab run items`); here others take CPUs
-/// away, so throughput may be a quarter, and a worker that loses its CPU is woken again. Where they take much,
-/// nothing is compared.
+/// In the least disturbed of three runs, real and simulated: the CPU time of an item agrees within
+/// a quarter, items pulled within a tenth. Where nothing else runs, throughput and CPU use agree
+/// within a tenth for issuers with many items on the way, and within a quarter for one that mostly
+/// waits (`homing lab run items`). Here others take CPUs away, so throughput may be a quarter, and
+/// a worker that loses its CPU is woken again. Where they take much, nothing is compared.
 #[test]
 fn the_simulated_machine_does_what_this_one_does() {
     let hosts = vec![HostModel::Cfs];
@@ -86,7 +87,8 @@ fn compare(measures: &[Measure]) -> Result<(), String> {
     Ok(())
 }
 
-/// What it returns, and which share of the machine's CPU time others used meanwhile; 0 where nobody tells.
+/// Returns the result of `it`, and which share of the machine's CPU time others used meanwhile; 0
+/// where that is unknown.
 fn beside<T>(it: impl FnOnce() -> T) -> (T, f64) {
     let (before, own_before) = (machine_time(), cpu_time());
     let result = it();
@@ -98,7 +100,8 @@ fn beside<T>(it: impl FnOnce() -> T) -> (T, f64) {
     (result, others.unwrap_or_default())
 }
 
-/// For how long all CPUs have worked, for this machine or other guests of its host, and have been there.
+/// How long all CPUs have worked, for this machine or other guests of its host, and how long they
+/// have been there.
 fn machine_time() -> Option<(Duration, Duration)> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     // user, nice, system, idle, iowait, irq, softirq, steal, in hundredths of a second.

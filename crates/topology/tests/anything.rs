@@ -71,7 +71,7 @@ fn content() -> impl Strategy<Value = String> {
 fn read(root: &Path) {
     let Ok(machine) = Machine::read(root) else { return };
     check(&machine);
-    // What is recorded of it can be read elsewhere.
+    // A machine that was recorded can be read elsewhere.
     let written = serde_json::to_string(&machine).unwrap();
     assert_eq!(serde_json::from_str::<Machine>(&written).unwrap(), machine);
     if let Ok(allowed) = Allowed::read(root, &machine) {
@@ -81,7 +81,7 @@ fn read(root: &Path) {
     }
 }
 
-/// CPU 0 tells of no cache, the others of one that CPU 0 shares.
+/// CPU 0 reports no cache; the others report one that CPU 0 shares.
 #[test]
 fn a_cache_that_its_first_cpu_does_not_know() {
     let root = tempfile::tempdir().unwrap();

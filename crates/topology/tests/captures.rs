@@ -31,7 +31,7 @@ fn table(machine: &Machine) -> String {
     csv
 }
 
-/// The oracle lists the nodes of a CPU in hwloc's order; ours is rising.
+/// The oracle lists the nodes of a CPU in hwloc's order; ours is ascending.
 fn with_sorted_nodes(csv: &str) -> String {
     let line = |line: &str| {
         let mut fields: Vec<String> = line.split(',').map(str::to_owned).collect();

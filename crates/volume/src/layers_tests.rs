@@ -1,5 +1,5 @@
 //! What a power cut leaves of durable data, in all layers; and that nobody else changes a block
-//! while it is changed in part.
+//! while a part of it is changed.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,17 +19,17 @@ const BLOCK: usize = 4096;
 
 /// A disk in memory, with a cache that a power cut loses.
 struct Disk {
-    /// What is there, and what a power cut leaves.
+    /// The contents now, and what a power cut leaves.
     both: Mutex<[Vec<u8>; 2]>,
     /// Writes that begin here fail.
     fails_at: AtomicU64,
-    /// Reads report themselves, and wait until they are let go.
+    /// Whether reads report themselves and wait until they are let go.
     holds_reads: AtomicBool,
     reading: Mutex<mpsc::Sender<()>>,
     let_go: Mutex<mpsc::Receiver<()>>,
 }
 
-/// Hears of reads that are held, and lets them go.
+/// Learns of reads that are held, and lets them go.
 struct Hand(mpsc::Receiver<()>, mpsc::Sender<()>);
 
 #[derive(Clone)]
@@ -170,7 +170,8 @@ fn what_was_durable_survives_a_power_cut_in_all_its_parts_through_all_layers() {
     }
 }
 
-/// What can be written is durable all the same, and the caller of the flush is told of the rest.
+/// The parts that can be written are durable all the same, and the caller of the flush is told of
+/// the rest.
 #[test]
 fn a_flush_of_which_a_part_cannot_be_written_makes_the_rest_durable_and_tells() {
     let runtime = Runtime::new().unwrap();
@@ -193,7 +194,7 @@ fn a_flush_of_which_a_part_cannot_be_written_makes_the_rest_durable_and_tells() 
     assert!(left == [7; 3 * BLOCK]);
 }
 
-/// `BYTES-1` and `BYTES-2`: between the reading of a block and its writing nobody else changes it.
+/// `BYTES-1` and `BYTES-2`: nobody else changes a block between reading it and writing it.
 #[test]
 fn nobody_changes_a_block_while_a_part_of_it_is_changed() {
     type Change = fn(&Bytes<Shared>, &Durable);
@@ -229,7 +230,7 @@ fn nobody_changes_a_block_while_a_part_of_it_is_changed() {
             thread::scope(|scope| {
                 scope.spawn(|| first(&bytes, &durable));
                 reading.recv_timeout(Duration::from_secs(20)).unwrap();
-                // Requests that come now find only that block held up.
+                // Later reads are not held, so only that block holds up the requests that come now.
                 disk.0.holds_reads.store(false, Ordering::SeqCst);
                 let after = scope.spawn(|| second(&bytes, &durable));
                 thread::sleep(Duration::from_millis(30));

@@ -48,7 +48,7 @@ fn arc_learns_from_what_comes_back() {
 
 #[test]
 fn lirs_replaces_by_the_distance_between_uses() {
-    // c comes back while it is on the stack and takes the part of a, which is then in the queue.
+    // c comes back while it is on the stack and takes the role of a, which is then in the queue.
     check("lirs", 3, "a b c d c a b d", "- - - -c -d + + -a");
 }
 
@@ -84,7 +84,7 @@ fn some_get_hits_out_of_a_loop_and_others_none() {
 
 #[test]
 fn a_scan_passes_those_that_resist_it() {
-    // Two pages in use, and again and again three that never come back.
+    // Two pages are in use; between their uses come, again and again, three that never come back.
     let scans = (0..300_u64).flat_map(|n| [0, 1, 0, 1, 5 * n + 2, 5 * n + 3, 5 * n + 4]);
     let keys = scans.map(|key| (key, false));
     let trace = Trace::from_keys("scans", keys).unwrap();

@@ -1,6 +1,6 @@
 //! What every policy promises, on random traces: hits are for pages that are held, the capacity is
-//! kept, the counts agree, and nobody is better than the optimum, which is compared with a search
-//! of all ways to evict.
+//! kept, the counts agree, and no policy is better than the optimum. The optimum is compared with a
+//! search of all ways to evict.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ fn trace(keys: Vec<(u64, bool)>) -> Trace {
     Trace::from_keys("random", keys).unwrap()
 }
 
-/// The most hits that there can be, by trying everything.
+/// Finds the most hits that are possible by trying everything.
 struct Search<'a> {
     pages: &'a [u32],
     capacity: u32,
@@ -33,7 +33,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// From a position on, with these pages held.
+    /// The most hits from a position on, with these pages held.
     fn hits(&mut self, position: usize, held: u32) -> u64 {
         let Some(&page) = self.pages.get(position) else { return 0 };
         if let Some(&hits) = self.known.get(&(position, held)) {
@@ -76,7 +76,7 @@ proptest! {
             let bypasses = ["mglru", "opt-bypass"].contains(&entry.name);
             let best = if bypasses { &best_bypassing } else { &best };
             prop_assert!(outcome.hits <= best.hits, "{}", entry.name);
-            // What fits is never evicted.
+            // Pages that all fit are never evicted.
             if trace.pages() <= capacity && entry.name != "opt-bypass" {
                 prop_assert_eq!(outcome.evictions, 0, "{}", entry.name);
             }

@@ -1,5 +1,5 @@
-//! FIFO, LRU, CLOCK and CFLRU do as the few lines do that anybody would write first, on random
-//! traces.
+//! On random traces, FIFO, LRU, CLOCK and CFLRU do the same as the few lines that anybody would
+//! write first.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::small;
 
-/// What a cache does with a request: whether it was a hit, and what went.
+/// What a cache does with a request: whether it was a hit, and which page was evicted.
 type Step = (bool, Option<u32>);
 
 fn fifo(queue: &mut VecDeque<u32>, capacity: usize, page: u32) -> Step {
@@ -66,7 +66,7 @@ fn cflru(
     (lru(queue, capacity, request.page).0, victim)
 }
 
-/// The policy does the same as the model.
+/// Checks that the policy does the same as the model.
 fn check(name: &str, trace: &Trace, capacity: usize, mut model: impl FnMut(Request) -> Step) {
     let mut policy = policies::build(name, &Setup::new(trace, capacity)).unwrap();
     for (index, request) in trace.requests().enumerate() {

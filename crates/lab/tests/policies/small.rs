@@ -23,7 +23,7 @@ pub(crate) fn history(policy: &str, capacity: usize, text: &str) -> String {
     steps.collect::<Vec<_>>().join(" ")
 }
 
-/// What a policy comes to.
+/// The outcome of a policy on a trace.
 pub(crate) fn outcome(policy: &str, capacity: usize, trace: &Trace) -> Outcome {
     build(policy, capacity, trace).replay(trace)
 }

@@ -32,7 +32,8 @@ fn set_meta(name: &[u8], queries: &[&[u8]]) -> Vec<u8> {
     option(option::SET_META_CONTEXT, &data)
 }
 
-/// Runs a whole conversation; returns how it ended and the codes of the option replies.
+/// Runs a whole conversation; returns how it ended, the codes of the option replies, and all
+/// output.
 fn talk(flags: u32, options: &[Vec<u8>]) -> (Result<Progress, PeerError>, Vec<u32>, Vec<u8>) {
     let input = [&flags.to_be_bytes()[..], &options.concat()].concat();
     talk_on(&mut Handshake::new(Tls::Off), &input)
@@ -150,7 +151,7 @@ fn without_tls_a_client_gets_nothing_where_it_is_required() {
     let (_, codes, ..) = begins(&[option(option::STARTTLS, b"x"), option(option::LIST, &[])]);
     assert_eq!(codes, [rep::ERR_INVALID, rep::ERR_TLS_REQD]);
 
-    // What follows before TLS is left to the caller, which begins TLS.
+    // Bytes that follow before TLS are left to the caller, which begins TLS.
     let (end, codes, mut handshake, sent) = begins(&[start.clone(), go(b"disk")]);
     assert!(
         matches!(end, Ok(Progress::BeginTls(consumed)) if consumed == 4 + start.len() && consumed < sent)
@@ -251,7 +252,7 @@ proptest! {
         prop_assert_eq!(output, whole);
     }
 
-    /// No bytes make it panic, or consume what was not there.
+    /// No bytes make it panic, or consume more than there was.
     #[test]
     fn survives_anything(
         flags in 0_u32..4,

@@ -12,7 +12,7 @@ use bzip2::read::BzDecoder;
 
 /// The folder with the captures, if there is one.
 pub(crate) fn folder() -> Option<PathBuf> {
-    // Every crate is as deep in the repository as the one that this is compiled into.
+    // This file is compiled into several crates, which are all as deep in the repository.
     let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/topologies");
     let folder = std::env::var_os("HOMING_TOPOLOGIES").map_or(default, PathBuf::from);
     if folder.is_dir() {
@@ -34,7 +34,7 @@ pub(crate) fn unpack(archive: &Path, into: &Path, wanted: impl Fn(&str) -> bool)
             continue;
         }
         if entry.header().entry_type().is_dir() {
-            // Without its mode: some may not be written to.
+            // The folder does not get its mode: some folders are not writable.
             fs::create_dir_all(target).unwrap();
         } else {
             fs::create_dir_all(target.parent().unwrap()).unwrap();

@@ -1,8 +1,9 @@
-//! What holds of every machine, wherever it is read from; for the tests of this crate and for `fuzz`.
+//! What holds for every machine, wherever it is read from; for the tests of this crate and for
+//! `fuzz`.
 
 use homing_topology::{CPU_COUNT_MAX, CpuSet, Machine, Scope};
 
-/// Among others, each scope cuts its CPUs into pods.
+/// Checks, among other things, that each scope cuts the machine's CPUs into pods.
 pub(crate) fn check(machine: &Machine) {
     assert!(!machine.cpus().is_empty() && machine.cpus().len() <= CPU_COUNT_MAX);
     for scope in Scope::ALL {
