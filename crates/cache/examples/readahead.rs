@@ -1,8 +1,8 @@
 //! What reading ahead gives and costs: `cargo run --release -p homing-cache --example readahead`.
 //!
-//! A cold file is read in order from a disk that takes 100 us or more for each read, whatever its length; then
-//! a hot set is used beside a scan, and a loop that does not fit is read, to see what readahead makes of the
-//! hits. Times are medians of interleaved rounds.
+//! A cold file is read in order from a disk that takes 100 us or more for each read, whatever its
+//! length. Then a hot set is used beside a scan, and a loop that does not fit is read, to see how
+//! readahead affects the hits. Times are medians of interleaved rounds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,7 +13,7 @@ use homing_cache::pages::{Backing, CachedFile, PageCache};
 const PAGE: u64 = 4096;
 const ROUNDS: usize = 5;
 
-/// Zeroes, after a while.
+/// A disk of zeroes, which come after a while.
 struct Disk {
     size: u64,
     latency: Duration,
@@ -57,7 +57,7 @@ fn cache(bytes: usize, window_kib: usize) -> PageCache {
     cache
 }
 
-/// MiB/s and reads of the disk.
+/// The MiB/s, and the number of reads of the disk.
 fn sequential(window_kib: usize, request: usize, streams: u64) -> (f64, u64) {
     const PAGES: u64 = 4096;
     let cache = cache(256 << 20, window_kib);
@@ -80,7 +80,7 @@ fn random(state: &mut u64) -> u64 {
     *state >> 33
 }
 
-/// The hits of a hot set of half of the cache beside a scan, in hundredths.
+/// The hit ratio in per cent of a hot set of half of the cache, beside a scan.
 fn beside_a_scan(window_kib: usize) -> f64 {
     let cache = cache(32 << 20, window_kib);
     let frames = cache.stats().frames as u64;
@@ -103,7 +103,7 @@ fn beside_a_scan(window_kib: usize) -> f64 {
     hit as f64 * 100.0 / (hit + miss) as f64
 }
 
-/// Reads of the disk for each page of a loop half as large again as the cache, in hundredths.
+/// Reads of the disk for each hundred pages of a loop that is half as large again as the cache.
 fn in_a_loop(window_kib: usize) -> f64 {
     let cache = cache(32 << 20, window_kib);
     let frames = cache.stats().frames as u64;

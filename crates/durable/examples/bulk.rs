@@ -1,5 +1,6 @@
 //! Makes thousands of new files durable: one after the other, and all at once. Takes a folder on
-//! the filesystem to try, and how many files: 1000 where nothing is said, since one after the other takes a while.
+//! the filesystem to try, and the number of files: 1000 by default, since one after the other takes
+//! a while.
 //!
 //! ```sh
 //! cargo run --release -p homing-durable --example bulk -- . 10000
@@ -52,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Files made durable in a second.
+/// The number of files made durable in a second.
 fn timed(
     folder: &str,
     count: usize,

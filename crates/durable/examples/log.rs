@@ -1,6 +1,6 @@
-//! Commits small records to a write-ahead log: by more and more committers, each of whom waits for
-//! its record. Beside it, each by itself: a write and an `fdatasync`. Takes a folder on the
-//! filesystem to try, and for how many seconds.
+//! Commits small records to a write-ahead log, with more and more committers, each of which waits
+//! for its record. For comparison, each committer by itself makes a write and an `fdatasync`. Takes
+//! a folder on the filesystem to try, and for how many seconds.
 //!
 //! ```sh
 //! cargo run --release -p homing-durable --example log -- . 2
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// How often a second all of them together do it.
+/// How often all committers together do it in a second.
 fn rate(committers: usize, time: Duration, commit: impl Fn() + Sync) -> f64 {
     let (count, began) = (AtomicU64::new(0), Instant::now());
     thread::scope(|scope| {

@@ -1,22 +1,22 @@
 //! A small database with all that makes one: a write-ahead log, pages in memory over a file,
 //! checkpoints in the background, recovery. Accounts have balances, and many threads transfer from
-//! one to another. After a crash, no transfer is half done, and none is lost that a caller was told
-//! of.
+//! one to another. After a crash, no transfer is half done, and none that a caller was told of is
+//! lost.
 //!
 //! ```sh
 //! cargo run --release -p homing --example bank -- FOLDER 5
 //! ```
 //!
 //! runs for five seconds. Kill it with `kill -9` and run it again: it says how many transfers it
-//! had to do again from the log, and that the sum is what it was.
+//! had to do again from the log, and that the sum is unchanged.
 //!
 //! The rules of such a program, and where they are kept:
 //!
 //! 1. A change is appended to the log before a page has it ([`Bank::transfer`]).
-//! 2. A page goes to the file only when the log has on disk what the page has
+//! 2. A page goes to the file only when all that the page has is on disk in the log
 //!    ([`Accounts::write`]).
 //! 3. Records are cut off only when the pages that they changed are on the disk ([`Bank::checkpoint`]).
-//! 4. Doing a record again changes nothing more: it has what balances became, not what was added.
+//! 4. Doing a record again changes nothing more: it holds the new balances, not the amounts added.
 
 use std::error::Error;
 use std::fs::File;
@@ -35,8 +35,8 @@ const COUNT: u64 = 100_000;
 const SUM: u64 = COUNT * 1000;
 const BALANCE: u64 = 8;
 
-/// How often checkpoints begin, and the size of the segments, in bytes, by which the log is cut
-/// off. Recovery reads what came since the last checkpoint, and up to a segment before.
+/// How often checkpoints begin, and the size in bytes of the segments in which the log is cut off.
+/// Recovery reads the records since the last checkpoint, and up to a segment before.
 const CHECKPOINTS: Duration = Duration::from_millis(500);
 const SEGMENT: u64 = 1 << 20;
 
@@ -57,18 +57,18 @@ impl Backing for Accounts {
     }
 
     fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        // Rule 2. Most of the time the log is on disk that far already, and this costs a lock.
+        // Rule 2. Most of the time the log is on disk that far already, and this costs only a lock.
         self.log.commit_and_wait(self.log.last_sequence())?;
         self.file.write_all_at(data, offset)
     }
 
     fn flush(&self) -> io::Result<()> {
-        // Unlike the system's own call, it goes on failing once it has failed.
+        // Unlike the system's own call, this goes on failing once it has failed.
         Ok(self.durable.fdatasync_and_wait(&self.file)?)
     }
 }
 
-/// Has the runtime do what the page cache does in the background.
+/// Lets the runtime do the page cache's background work.
 struct OnWorkqueue(Workqueue);
 
 impl Background for OnWorkqueue {
@@ -91,7 +91,7 @@ impl Bank {
         std::fs::create_dir_all(folder)?;
         let path = folder.join("accounts");
         if !path.exists() {
-            // It gets its name once it is whole.
+            // The file gets its name once it is whole.
             let (unborn, opening) = (folder.join("accounts.new"), (SUM / COUNT).to_le_bytes());
             std::fs::write(&unborn, opening.repeat(COUNT as usize))?;
             durable.fsync_and_wait(&File::open(&unborn)?)?;
@@ -101,7 +101,7 @@ impl Bank {
         let file = Arc::new(File::options().read(true).write(true).open(path)?);
         let (log, recovery) = Log::open_with(&durable, folder.join("log"), SEGMENT)?;
 
-        // Memory has room for a part of the file.
+        // The cache has room for a part of the file.
         let background = OnWorkqueue(runtime.workqueue("pages").mem_reclaim().build()?);
         let cache = PageCache::builder(2 << 20).background(background).build()?;
         let backing = Accounts { file, durable, log: log.clone() };
@@ -154,7 +154,8 @@ impl Bank {
 
     /// Rule 3.
     fn checkpoint(&self) -> Result<(), Box<dyn Error>> {
-        // While nobody else holds this, whatever has been appended has changed its page, too.
+        // While nobody else holds the lock, every change that was appended has been made in its
+        // page, too.
         let last = {
             let _order = self.order.lock().unwrap();
             self.log.last_sequence()
@@ -175,7 +176,7 @@ fn checkpoints(runtime: &Runtime, bank: &Arc<Bank>) -> Result<Work, Box<dyn Erro
     let bank = Arc::clone(bank);
     let work = runtime.workqueue("checkpoints").build()?.work(move |this| {
         if let Err(error) = blocking(|| bank.checkpoint()) {
-            // The next one may have room. A log that has failed says so to every transfer.
+            // The next checkpoint may have room. A log that has failed says so to every transfer.
             eprintln!("no checkpoint: {error}");
         }
         this.queue_delayed(CHECKPOINTS);
@@ -238,7 +239,7 @@ mod tests {
         bank.transfer(2, 1, 5000).unwrap();
         let expected = [1700, 0, 1300];
         assert_eq!(balances(&bank), expected);
-        // As a crash: another file in place of the one that the pages are written to.
+        // This is like a crash: another file replaces the one that the pages are written to.
         let copy = folder.path().join("copy");
         std::fs::create_dir_all(copy.join("log")).unwrap();
         std::fs::copy(folder.path().join("accounts"), copy.join("accounts")).unwrap();
