@@ -1,5 +1,5 @@
-//! The published experiments as a whole: shards, the report, the real machine beside the simulated
-//! one, and the runtime's own decisions made again.
+//! The published experiments as a whole: shards, the report, and the runtime's own decisions made
+//! again.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
