@@ -35,7 +35,7 @@ pub(crate) struct LsArgs {
     #[command(flatten)]
     control: ControlArgs,
 
-    /// Print for programs
+    /// Print JSON, for programs
     #[arg(long)]
     json: bool,
 }
@@ -57,7 +57,7 @@ pub(crate) struct GetArgs {
     #[command(flatten)]
     control: ControlArgs,
 
-    /// Print for programs
+    /// Print JSON, for programs
     #[arg(long)]
     json: bool,
 }
@@ -82,7 +82,7 @@ pub(crate) struct SetArgs {
     #[command(flatten)]
     control: ControlArgs,
 
-    /// Print for programs
+    /// Print JSON, for programs
     #[arg(long)]
     json: bool,
 }

@@ -32,7 +32,7 @@ pub(crate) struct TopoArgs {
     #[arg(long, conflicts_with_all = ["root", "xml", "grid"])]
     measure: bool,
 
-    /// Print for programs
+    /// Print JSON, for programs
     #[arg(long)]
     json: bool,
 }

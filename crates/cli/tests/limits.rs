@@ -1,6 +1,6 @@
 //! A server at the limits of its process: memory that the system does not give, and descriptors
-//! that are used up. A client that needs more is refused or waits, and the
-//! others go on.
+//! that are used up. A client that needs more is refused or waits, and
+//! the others go on.
 
 mod support;
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -320,16 +320,23 @@ fn an_end_in_order_is_not_worth_a_warning() {
     assert_eq!(warnings.load(Ordering::Relaxed), 0);
 }
 
+/// A server that says this to each client in turn, whatever they ask, until they hang up.
+fn says(path: &Path, words: Vec<String>) -> thread::JoinHandle<()> {
+    let listener = UnixListener::bind(path).unwrap();
+    thread::spawn(move || {
+        for word in words {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(word.as_bytes()).unwrap();
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    })
+}
+
 #[test]
 fn a_socket_of_something_else_is_recognised() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nbd");
-    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    let other = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        stream.write_all(b"NBDMAGICIHAVEOPT\0\x03").unwrap();
-        let _ = stream.read(&mut [0]);
-    });
+    let other = says(&path, vec!["NBDMAGICIHAVEOPT\0\x03".to_owned()]);
     let began = Instant::now();
     let error = Client::connect(&path).unwrap_err();
     assert!(matches!(&error, ClientError::Protocol { .. }), "{error}");
@@ -337,21 +344,14 @@ fn a_socket_of_something_else_is_recognised() {
     other.join().unwrap();
 }
 
-/// Else what comes behind it would be taken for the answer to the next request.
+/// Otherwise it would be the answer to the next request.
 #[test]
 fn what_comes_behind_an_answer_that_makes_no_sense_is_not_taken_for_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control");
-    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    let other = thread::spawn(move || {
-        for answers in
-            ["{\"value\":1}\n{\"value\":\"late\"}\n", "{\"ok\":true}\n{\"value\":\"late\"}\n"]
-        {
-            let (mut stream, _) = listener.accept().unwrap();
-            stream.write_all(format!("{{\"control\":1}}\n{answers}").as_bytes()).unwrap();
-            let _ = stream.read_to_end(&mut Vec::new());
-        }
-    });
+    let words = [r#"{"value":1}"#, r#"{"ok":true}"#]
+        .map(|senseless| format!("{{\"control\":1}}\n{senseless}\n{{\"value\":\"late\"}}\n"));
+    let other = says(&path, words.into());
     for _ in 0..2 {
         let mut client = Client::connect(&path).unwrap();
         let error = client.get("one").unwrap_err();

@@ -64,6 +64,12 @@ struct Loaded {
 }
 
 impl Loaded {
+    fn new(folder: &Path, stamps: Stamps, chain: Vec<CertificateDer<'static>>) -> Self {
+        let mut loaded = Self { stamps, chain, checked: Instant::now() };
+        loaded.check_validity(folder);
+        loaded
+    }
+
     /// Warns if clients refuse the chain because of the time, or soon will.
     fn check_validity(&mut self, folder: &Path) {
         self.checked = Instant::now();
@@ -135,10 +141,9 @@ impl Certificates {
         let stamps = stamps(folder);
         let (config, chain) = config(folder, verify_peer)?;
         warn_of_readers(&folder.join(KEY));
-        let mut read = Loaded { stamps, chain, checked: Instant::now() };
-        read.check_validity(folder);
+        let read = Mutex::new(Loaded::new(folder, stamps, chain));
         let (path, config) = (folder.to_owned(), Mutex::new(Arc::new(config)));
-        Ok(Self(Arc::new(Folder { path, verify_peer, config, read: Mutex::new(read) })))
+        Ok(Self(Arc::new(Folder { path, verify_peer, config, read })))
     }
 
     /// The configuration for a client that connects now. If the files were replaced by unusable
@@ -163,9 +168,7 @@ impl Certificates {
                 None if read.checked.elapsed() < VALIDITY_CHECKED => {}
                 None => read.check_validity(path),
                 Some(Ok((new, chain))) => {
-                    *config() = Arc::new(new);
-                    (read.stamps, read.chain) = (now, chain);
-                    read.check_validity(path);
+                    (*read, *config()) = (Loaded::new(path, now, chain), Arc::new(new));
                 }
                 Some(Err(error)) => {
                     static FAILURES: RateLimit = RateLimit::new();

@@ -72,7 +72,7 @@ pub(crate) struct CompareArgs {
     #[command(flatten)]
     shard: ShardArgs,
 
-    /// Print for programs: {"whole", "default", "auto", "features"}; the places of each, the worst first
+    /// Print JSON: {"whole", "default", "auto", "features"}; the places of each, the worst first
     #[arg(long)]
     json: bool,
 }

@@ -30,7 +30,7 @@ const RUNS_MAX: usize = 4_000_000;
 
 #[derive(Args)]
 pub(crate) struct ListArgs {
-    /// Print for programs: an array of {"experiment", "about"}
+    /// Print JSON: an array of {"experiment", "about"}
     #[arg(long)]
     json: bool,
 }
@@ -117,7 +117,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     shard: ShardArgs,
 
-    /// Print for programs: an object for each run, one a line
+    /// Print JSON: an object for each run, one a line
     #[arg(long)]
     json: bool,
 }
@@ -132,7 +132,7 @@ pub(crate) struct MergeArgs {
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
 
-    /// Print for programs: an object for each run, one a line
+    /// Print JSON: an object for each run, one a line
     #[arg(long)]
     json: bool,
 }

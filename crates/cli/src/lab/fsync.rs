@@ -44,7 +44,7 @@ pub(crate) struct FsyncArgs {
         value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
-    /// Print for programs: an object for each row, one a line
+    /// Print JSON: an object for each row, one a line
     #[arg(long)]
     json: bool,
 }

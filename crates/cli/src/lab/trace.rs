@@ -63,7 +63,7 @@ pub(crate) struct TraceArgs {
     #[arg(long)]
     mix: bool,
 
-    /// Print for programs
+    /// Print JSON, for programs
     #[arg(long)]
     json: bool,
 

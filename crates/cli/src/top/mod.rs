@@ -40,7 +40,7 @@ pub(crate) struct TopArgs {
     #[arg(short = 'n', long, value_name = "COUNT")]
     count: Option<u64>,
 
-    /// Print for programs: an object for each look, on a line of its own
+    /// Print JSON: an object for each look, on a line of its own
     #[arg(long)]
     json: bool,
 }

@@ -18,7 +18,7 @@ pub(crate) struct DumpArgs {
     #[command(flatten)]
     control: ControlArgs,
 
-    /// Print for programs
+    /// Print JSON, for programs
     #[arg(long)]
     json: bool,
 }

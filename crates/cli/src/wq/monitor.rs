@@ -28,7 +28,7 @@ pub(crate) struct MonitorArgs {
     #[command(flatten)]
     control: ControlArgs,
 
-    /// Print for programs: an object for each workqueue and table, on a line of its own
+    /// Print JSON: an object for each workqueue and table, on a line of its own
     #[arg(long)]
     json: bool,
 }
