@@ -230,7 +230,7 @@ fn a_flush_that_fails_is_everybodys() {
 }
 
 /// XFS reports that all is well with a directory; so does ext4 once somebody has been told that its
-/// journal has failed.
+/// journal has failed, until it is read-only because of that.
 #[test]
 fn names_are_lost_with_the_flush() {
     on_each(|disk, volume, durable| {
