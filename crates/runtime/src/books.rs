@@ -405,10 +405,6 @@ impl CpuBooks {
         add(&self.searched_ns, searched_ns);
     }
 
-    pub(crate) fn parks(&self) -> u64 {
-        read(&self.parks)
-    }
-
     pub(crate) fn busy_ns(&self) -> u64 {
         read(&self.busy_ns)
     }

@@ -97,7 +97,7 @@ impl Waits {
         }
         if crew.refused.load(Ordering::Relaxed) > 0 && crew.is_short() {
             // The monitor may have looked for a thread that waits just before this one did.
-            self.shared.monitor.call();
+            self.shared.call_monitor();
         }
         false
     }

@@ -42,6 +42,8 @@ macro_rules! tracing_event {
 
 #[cfg(not(loom))]
 mod affinity;
+#[cfg(not(loom))]
+mod alarm;
 mod books;
 mod clock;
 mod cpu_bits;
@@ -51,6 +53,7 @@ mod flush;
 mod home_queue;
 mod issuers;
 mod item;
+mod next_look;
 mod pools;
 mod sleeper;
 mod slot;
@@ -89,6 +92,8 @@ mod local;
 mod metrics;
 #[cfg(not(loom))]
 mod monitor;
+#[cfg(not(loom))]
+mod monitor_bed;
 mod occupied;
 #[cfg(not(loom))]
 mod queueing;
@@ -127,6 +132,8 @@ mod workqueue_builder;
 mod loom_bed;
 #[cfg(all(loom, test))]
 mod loom_flush_tests;
+#[cfg(all(loom, test))]
+mod loom_next_look_tests;
 #[cfg(all(loom, test))]
 mod loom_sleeper_tests;
 #[cfg(all(loom, test))]

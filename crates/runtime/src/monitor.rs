@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use homing_sched::{
     Attributes, BLOCKED_NS, Facts, PoolId, QueueId, Running, TRIAL_NS, Verdict, WINDOW_NS,
@@ -34,17 +33,6 @@ const INTERVAL_NS: u64 = 1_000_000;
 /// [`BLOCKED_NS`] together.
 const INTERVAL_MAX_NS: u64 = 4_000_000;
 
-/// Between two looks while workers are mostly parked: a look wakes a CPU that would otherwise
-/// sleep.
-const INTERVAL_LIGHT_NS: u64 = 8_000_000;
-
-/// The longest rest while nobody works. A worker that begins to work ends it.
-const REST_NS: u64 = 60_000_000_000;
-
-/// If the monitor is called sooner than this after it went to rest, it keeps looking between bits
-/// of work.
-const CALLED_SOON_NS: u64 = 20_000_000;
-
 /// How often the CPU mask is read.
 const MASK_NS: u64 = 250_000_000;
 
@@ -67,9 +55,6 @@ pub(crate) fn main(shared: &Arc<Shared>) {
         shared,
         seen: HashMap::new(),
         interval_ns: INTERVAL_NS,
-        parks: 0,
-        rests_since_ns: None,
-        called_soon: false,
         mask_read_ns: now_ns(),
         quota_read_ns: now_ns(),
         mask: None,
@@ -83,29 +68,17 @@ pub(crate) fn main(shared: &Arc<Shared>) {
     // What a timer runs may drop the runtime: on a thread of the runtime, that drop waits for no
     // thread.
     local::enter(shared, &Arc::new(shared.crew.outsider()));
-    let mut look_at_ns = 0;
-    while !shared.monitor.closed.load(Ordering::Acquire) {
+    while !shared.monitor.is_closed() {
         let now_ns = now_ns();
         while let Some(timer) = shared.timers.due(now_ns) {
             // The timer may hold the last reference to what the user's function holds.
             quietly(|| timer.what.fire(timer.generation, timer.cpu));
             drop_quietly(timer);
         }
-        if shared.monitor.was_called() || now_ns >= look_at_ns {
-            shared.monitor.resting.store(false, Ordering::Relaxed);
-            look_at_ns = now_ns.saturating_add(monitor.look(now_ns));
+        if shared.monitor.is_due(now_ns) {
+            monitor.look(now_ns);
         }
-        // Read after the look, which may have taken a while. A timer that is set from here on wakes
-        // this thread.
-        let next_timer_ns = || shared.timers.next_ns().unwrap_or(u64::MAX);
-        let next_ns = next_timer_ns().min(look_at_ns);
-        if shared.monitor.sleeps_until(next_ns, next_timer_ns) {
-            continue;
-        }
-        let sleep_ns = next_ns.saturating_sub(crate::clock::now_ns());
-        if sleep_ns > 0 {
-            shared.monitor.bed.sleep(Some(Duration::from_nanos(sleep_ns)));
-        }
+        shared.monitor.sleep(|| shared.timers.next_ns());
     }
     local::leave();
 }
@@ -114,12 +87,6 @@ struct Monitor<'a> {
     shared: &'a Arc<Shared>,
     seen: HashMap<ThreadId, Seen>,
     interval_ns: u64,
-    /// How often workers had parked at the last look.
-    parks: u64,
-    /// When the monitor went to rest, if it has not looked since.
-    rests_since_ns: Option<u64>,
-    /// The monitor had rested only briefly when it was called last.
-    called_soon: bool,
     mask_read_ns: u64,
     quota_read_ns: u64,
     pools_seen_ns: u64,
@@ -161,12 +128,9 @@ impl Seen {
 }
 
 impl Monitor<'_> {
-    /// Looks at everything. Returns the time until the next look, in nanoseconds.
-    fn look(&mut self, now_ns: u64) -> u64 {
+    /// Looks at everything, and sets the time of the next look.
+    fn look(&mut self, now_ns: u64) {
         let shared = self.shared;
-        if let Some(since_ns) = self.rests_since_ns.take() {
-            self.called_soon = now_ns.saturating_sub(since_ns) < CALLED_SOON_NS;
-        }
         shared.crew.create_missing(shared);
         self.ask_for_help(now_ns);
         shared.dispatch.forget_occupied();
@@ -199,20 +163,18 @@ impl Monitor<'_> {
         });
         let overdue = (0..WAKES_MAX).take_while(|_| shared.dispatch.wake_for_overdue(&**shared));
         let overdue = overdue.count() > 0;
-        // A worker that has parked since the last look has worked. If such bits of work follow each
-        // other closely, being called for each of them costs more than looking now and then.
-        let parks = shared.dispatch.slots().map(|(_, slot)| slot.books.parks()).sum();
-        let worked = std::mem::replace(&mut self.parks, parks) != parks;
-        if long || overdue || shared.crew.is_short() {
+        let closely = long || overdue || shared.crew.is_short();
+        let next_look = &shared.monitor.next_look;
+        // Scopes are chosen by what is done in a time that looks measure.
+        next_look.looks(now_ns, !closely && !self.any_auto);
+        if closely {
             self.interval_ns = INTERVAL_NS;
-        } else if working || worked && self.called_soon {
-            let most_ns = if working { INTERVAL_MAX_NS } else { INTERVAL_LIGHT_NS };
-            self.interval_ns = (self.interval_ns * 2).min(most_ns);
-        } else if self.may_rest() {
-            self.rests_since_ns = Some(now_ns);
-            return REST_NS;
+        } else if !working && next_look.rest(now_ns, || self.nothing_to_see()) {
+            return;
+        } else {
+            self.interval_ns = (self.interval_ns * 2).min(INTERVAL_MAX_NS);
         }
-        self.interval_ns
+        next_look.set(now_ns.saturating_add(self.interval_ns));
     }
 
     /// Ends flushes whose items have ended in batches that are not over yet.
@@ -225,19 +187,10 @@ impl Monitor<'_> {
         }
     }
 
-    /// Whether all workers are parked, and nothing is left that only the monitor would find. A
-    /// worker that is no longer parked calls the monitor.
-    fn may_rest(&self) -> bool {
-        let monitor = &self.shared.monitor;
-        monitor.rest();
-        let parked = self.shared.dispatch.slots().all(|(_, slot)| slot.working_owner().is_none());
-        let left = self.shared.dispatch.has_work()
-            || self.shared.crew.members().iter().any(|member| !member.hand.is_empty());
-        let rests = parked && !left;
-        if !rests {
-            monitor.resting.store(false, Ordering::Relaxed);
-        }
-        rests
+    /// Whether all workers are parked, and nothing is left that only the monitor would find.
+    fn nothing_to_see(&self) -> bool {
+        self.shared.dispatch.is_at_rest()
+            && self.shared.crew.members().iter().all(|member| member.hand.is_empty())
     }
 
     /// Returns whether anybody works, and whether an item has been running for long.

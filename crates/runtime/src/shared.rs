@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use homing_topology::{CpuId, CpuSet, NodeId};
 
 use crate::affinity::{Mask, NOWHERE, pin_to, read_mask};
 use crate::books::CpuCounters;
+use crate::clock::now_ns;
 use crate::crew::{Crew, Member};
 use crate::dispatch::{Dispatch, Fill};
 use crate::extensions::Extensions;
@@ -19,9 +20,9 @@ use crate::gate::Gate;
 use crate::issuers::Issuers;
 use crate::item::quietly;
 use crate::local;
+use crate::monitor_bed::MonitorBed;
 use crate::registry::Registry;
 use crate::rescuer::Rescuer;
-use crate::sleeper::Sleeper;
 use crate::spare::SpareCpus;
 use crate::stall::OnStall;
 use crate::sync::{Condvar, Mutex, lock};
@@ -44,6 +45,9 @@ pub(crate) struct Shared {
     /// Items that are queued are to run, so nothing may be frozen any more.
     pub(crate) ending: AtomicBool,
     pub(crate) monitor: MonitorBed,
+    /// How many threads, of the monitor and the rescuers, may have items that are in no queue and
+    /// no hand at present.
+    holders: AtomicU32,
     pub(crate) futures: Futures,
     pub(crate) timers: Timers,
     pub(crate) spare: SpareCpus,
@@ -109,85 +113,6 @@ impl Hooks {
     }
 }
 
-/// Where the monitor waits for its next look.
-pub(crate) struct MonitorBed {
-    pub(crate) bed: Sleeper,
-    /// The monitor has found nothing to watch and sleeps until somebody works again.
-    pub(crate) resting: AtomicBool,
-    /// The monitor is to end.
-    pub(crate) closed: AtomicBool,
-    /// How many threads, of the monitor and the rescuers, may have items that are in no queue and
-    /// no hand at present.
-    holders: AtomicU32,
-    /// Until when the monitor sleeps, or is about to.
-    sleeps_until_ns: AtomicU64,
-    /// Somebody wants the monitor to look, not only to fire timers.
-    called: AtomicBool,
-}
-
-impl MonitorBed {
-    pub(crate) fn new() -> Self {
-        Self {
-            bed: Sleeper::new(),
-            resting: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            holders: AtomicU32::new(0),
-            sleeps_until_ns: AtomicU64::new(u64::MAX),
-            called: AtomicBool::new(false),
-        }
-    }
-
-    /// Says that the monitor is about to rest, if it then finds nobody at work.
-    pub(crate) fn rest(&self) {
-        self.resting.store(true, Ordering::Relaxed);
-        // Pairs with the fence of `somebody_works`: either we see the worker, or it sees us.
-        fence(Ordering::SeqCst);
-    }
-
-    /// To be called by a worker that begins to work and may have looked parked until then.
-    pub(crate) fn somebody_works(&self) {
-        fence(Ordering::SeqCst);
-        if self.resting.load(Ordering::Relaxed) && self.resting.swap(false, Ordering::Relaxed) {
-            self.call();
-        }
-    }
-
-    /// Calls the monitor, because there is something for it to see: for example, a CPU waits that
-    /// has no thread.
-    pub(crate) fn call(&self) {
-        self.called.store(true, Ordering::Release);
-        self.bed.wake();
-    }
-
-    /// Whether the monitor was called since this was asked last.
-    pub(crate) fn was_called(&self) -> bool {
-        self.called.swap(false, Ordering::Acquire)
-    }
-
-    /// To be called after a timer was set for `at_ns`.
-    pub(crate) fn timer_set(&self, at_ns: u64) {
-        // Pairs with the fence of `sleeps_until`: either we see until when the monitor sleeps, or
-        // it sees the timer.
-        fence(Ordering::SeqCst);
-        if at_ns < self.sleeps_until_ns.load(Ordering::Relaxed) {
-            self.bed.wake();
-        }
-    }
-
-    /// Says that the monitor is about to sleep until `until_ns`. Returns whether there is a timer
-    /// before that after all.
-    pub(crate) fn sleeps_until(&self, until_ns: u64, next_timer_ns: impl Fn() -> u64) -> bool {
-        self.sleeps_until_ns.store(until_ns, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        next_timer_ns() < until_ns
-    }
-
-    fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        self.bed.wake();
-    }
-}
-
 static LAST_ID: AtomicU32 = AtomicU32::new(0);
 
 impl Shared {
@@ -213,6 +138,7 @@ impl Shared {
             stopping_now: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             monitor: MonitorBed::new(),
+            holders: AtomicU32::new(0),
             futures: Futures::new(cpus),
             timers: Timers::default(),
             spare,
@@ -237,6 +163,31 @@ impl Shared {
         read.filter(move |(cpu, counters)| active.contains(*cpu) || counters.items > 0)
     }
 
+    /// Calls the monitor, because there is something for it to see: for example, a CPU waits that
+    /// has no thread.
+    pub(crate) fn call_monitor(&self) {
+        self.monitor.call(|| self.timers.next_ns());
+    }
+
+    /// To be called by a thread that begins to work for a CPU and may have looked asleep until
+    /// then.
+    pub(crate) fn somebody_works(&self) {
+        if self.monitor.next_look.begin(now_ns) {
+            self.monitor.set_alarm(|| self.timers.next_ns());
+        }
+    }
+
+    /// To be called by a worker that is about to sleep until it is woken.
+    pub(crate) fn somebody_sleeps(&self, now_ns: u64) {
+        let next_look = &self.monitor.next_look;
+        if next_look.may_put_off(now_ns)
+            && self.dispatch.all_idle()
+            && next_look.put_off(now_ns, || self.dispatch.is_at_rest())
+        {
+            self.monitor.set_alarm(|| self.timers.next_ns());
+        }
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -248,7 +199,7 @@ impl Shared {
     /// Whether a runtime without a thread at work may close its queues.
     pub(crate) fn may_close(&self) -> bool {
         // Read first: if a thread has put its items back, then this one sees work in the queues.
-        self.monitor.holders.load(Ordering::Acquire) == 0
+        self.holders.load(Ordering::Acquire) == 0
             && (self.is_stopping_now() || (self.is_stopping() && !self.dispatch.has_work()))
     }
 
@@ -257,9 +208,9 @@ impl Shared {
     pub(crate) fn holding_items(&self, move_items: impl FnOnce()) {
         // A thread that sees, by the lock of the roll or by a hand, that items were taken, sees
         // this, too.
-        self.monitor.holders.fetch_add(1, Ordering::AcqRel);
+        self.holders.fetch_add(1, Ordering::AcqRel);
         move_items();
-        self.monitor.holders.fetch_sub(1, Ordering::AcqRel);
+        self.holders.fetch_sub(1, Ordering::AcqRel);
         // A thread that would have closed the queues meanwhile did not.
         self.crew.close_if_done(self);
     }
@@ -346,7 +297,7 @@ impl Shared {
         self.cancel_all();
         let rescued = self.workqueues.with_items();
         rescued.iter().filter_map(|state| state.rescuer.get()).for_each(Rescuer::stop);
-        self.monitor.close();
+        self.monitor.close(|| self.timers.next_ns());
         *lock(&self.closed) = true;
         self.closed_changed.notify_all();
         let extensions = lock(&self.extensions).take();
@@ -391,7 +342,7 @@ impl Fill for Shared {
     fn fill(&self, cpu: CpuId) -> bool {
         let filled = self.crew.fill(self, cpu);
         if !filled {
-            self.monitor.call();
+            self.call_monitor();
         }
         filled
     }

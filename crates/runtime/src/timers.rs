@@ -67,9 +67,9 @@ impl Timers {
         Some(next.remove())
     }
 
-    /// When the next timer is due.
-    pub(crate) fn next_ns(&self) -> Option<u64> {
-        lock(&self.inner).timers.first_key_value().map(|(key, _)| key.0)
+    /// When the next timer is due; the end of time if there is none.
+    pub(crate) fn next_ns(&self) -> u64 {
+        lock(&self.inner).timers.first_key_value().map_or(u64::MAX, |(key, _)| key.0)
     }
 
     /// Refuses timers from now on, and abandons those that are set.
@@ -114,7 +114,7 @@ mod tests {
         assert!(timers.set(50, timer(1)).is_ok());
         let Ok(first) = timers.set(20, timer(2)) else { panic!("before it") };
         assert!(timers.set(50, timer(3)).is_ok());
-        assert_eq!(timers.next_ns(), Some(20));
+        assert_eq!(timers.next_ns(), 20);
         timers.remove(first);
         assert!(timers.due(49).is_none());
         let generations: Vec<_> =
@@ -124,6 +124,6 @@ mod tests {
         timers.close();
         assert_eq!(last.0.load(Ordering::Relaxed), 1004);
         assert!(timers.set(60, timer(5)).is_err_and(|timer| timer.generation == 5));
-        assert_eq!(timers.next_ns(), None);
+        assert_eq!(timers.next_ns(), u64::MAX);
     }
 }

@@ -465,7 +465,7 @@ impl Work {
             return Err(self.node.pending.cancel_instance(instance.generation));
         };
         *place = Some(key);
-        shared.monitor.timer_set(at_ns);
+        shared.monitor.timer_set(at_ns, || shared.timers.next_ns());
         Ok(())
     }
 

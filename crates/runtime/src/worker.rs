@@ -83,7 +83,7 @@ impl<'a> Worker<'a> {
         let shared = self.shared;
         shared.place(self.me, self.cpu);
         local::move_to(shared, self.cpu);
-        shared.monitor.somebody_works();
+        shared.somebody_works();
         let slot = shared.dispatch.slot(self.cpu);
         slot.books.changes_hands();
         // The slot may have been offered after it was claimed for this thread, or for the owner
@@ -126,7 +126,7 @@ impl<'a> Worker<'a> {
         let shared = self.shared;
         shared.place(self.me, self.cpu);
         local::move_to(shared, self.cpu);
-        shared.monitor.somebody_works();
+        shared.somebody_works();
         let slot = shared.dispatch.slot(self.cpu);
         slot.books.changes_hands();
         shared.dispatch.take_idle_bit(&**shared, self.cpu);
@@ -335,11 +335,14 @@ impl<'a> Worker<'a> {
         let announced = shared.dispatch.announce(self.cpu, self.me.id, self.idle, stopping);
         let Announced::Sleep { until_ns } = announced else {
             // For a moment this thread looked parked, and the monitor may have gone to rest.
-            shared.monitor.somebody_works();
+            shared.somebody_works();
             return;
         };
         let fell_asleep_ns = now_ns();
         let at_most = until_ns.map(|until| until.saturating_sub(fell_asleep_ns));
+        if at_most.is_none() {
+            shared.somebody_sleeps(fell_asleep_ns);
+        }
         // I4: sleep until there is a token.
         let at_most = at_most.map(Duration::from_nanos);
         #[cfg(feature = "async-io")]
@@ -367,7 +370,7 @@ impl<'a> Worker<'a> {
             self.search.slept();
             self.idle.slept(&shared.dispatch)
         };
-        shared.monitor.somebody_works();
+        shared.somebody_works();
     }
 
     /// Leaves the CPU to another thread, for when there is something to do on it.
@@ -505,7 +508,7 @@ impl Drop for Lent {
         me.running_since_ns.store(now_ns(), Ordering::Relaxed);
         // Fails if another thread has the slot already: then that thread keeps it.
         if dispatch.take_offer_back(&*self.local.shared, self.cpu, me.id) {
-            self.local.shared.monitor.somebody_works();
+            self.local.shared.somebody_works();
         }
     }
 }

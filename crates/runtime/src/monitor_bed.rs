@@ -1,0 +1,110 @@
+//! Where the monitor sleeps until its next look or the next timer, and who wakes it earlier.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+use crate::alarm::Alarm;
+use crate::next_look::NextLook;
+use crate::sync::{Mutex, lock};
+
+/// What the alarm is set to while the monitor is awake: it will set the alarm itself.
+const AWAKE: u64 = u64::MAX;
+
+/// See the module.
+pub(crate) struct MonitorBed {
+    pub(crate) next_look: NextLook,
+    alarm: Alarm,
+    /// What the alarm is set to. Whoever changes what it should be set to does so before taking the
+    /// lock, so the last one to take it sets the right time.
+    set_to_ns: Mutex<u64>,
+    /// The same, for those that do not take the lock.
+    hint_ns: AtomicU64,
+    /// Somebody wants the monitor to look, not only to fire timers.
+    called: AtomicBool,
+    closed: AtomicBool,
+}
+
+impl MonitorBed {
+    pub(crate) fn new() -> Self {
+        Self {
+            next_look: NextLook::new(),
+            alarm: Alarm::new(),
+            set_to_ns: Mutex::new(AWAKE),
+            hint_ns: AtomicU64::new(AWAKE),
+            called: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Wakes the monitor to look.
+    pub(crate) fn call(&self, next_timer_ns: impl Fn() -> u64) {
+        self.called.store(true, Ordering::Release);
+        self.set_alarm(next_timer_ns);
+    }
+
+    /// Wakes the monitor to end.
+    pub(crate) fn close(&self, next_timer_ns: impl Fn() -> u64) {
+        self.closed.store(true, Ordering::Release);
+        self.call(next_timer_ns);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether the monitor is to look: it was called since this was asked last, or it is time.
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
+        self.called.swap(false, Ordering::Acquire) || now_ns >= self.next_look.at_ns()
+    }
+
+    /// To be called after a timer was set for `at_ns`.
+    pub(crate) fn timer_set(&self, at_ns: u64, next_timer_ns: impl Fn() -> u64) {
+        // Pairs with the fence of `sleep`: either we see that the monitor is awake, or has set the
+        // alarm since, or it sees the timer.
+        fence(Ordering::SeqCst);
+        if at_ns < self.hint_ns.load(Ordering::Relaxed) {
+            self.set_alarm(next_timer_ns);
+        }
+    }
+
+    /// To be called by others than the monitor after the time of its next look has changed.
+    pub(crate) fn set_alarm(&self, next_timer_ns: impl Fn() -> u64) {
+        let mut set_to_ns = lock(&self.set_to_ns);
+        let (before_ns, at_ns) = (*set_to_ns, self.wakes_ns(next_timer_ns));
+        if before_ns != at_ns {
+            self.set(&mut set_to_ns, at_ns);
+            if at_ns < before_ns {
+                self.alarm.hasten();
+            }
+        }
+    }
+
+    /// The monitor sleeps until there may be something to do for it.
+    pub(crate) fn sleep(&self, next_timer_ns: impl Fn() -> u64) {
+        let at_ns = {
+            let mut set_to_ns = lock(&self.set_to_ns);
+            let at_ns = self.wakes_ns(next_timer_ns);
+            if *set_to_ns != at_ns {
+                self.set(&mut set_to_ns, at_ns);
+            }
+            at_ns
+        };
+        self.alarm.wait(at_ns);
+        *lock(&self.set_to_ns) = AWAKE;
+        self.hint_ns.store(AWAKE, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    fn set(&self, set_to_ns: &mut u64, at_ns: u64) {
+        *set_to_ns = at_ns;
+        self.hint_ns.store(at_ns, Ordering::Relaxed);
+        self.alarm.set(at_ns);
+    }
+
+    /// When the monitor is to wake.
+    fn wakes_ns(&self, next_timer_ns: impl Fn() -> u64) -> u64 {
+        if self.called.load(Ordering::Relaxed) {
+            return 0;
+        }
+        self.next_look.at_ns().min(next_timer_ns())
+    }
+}
