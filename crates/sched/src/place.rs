@@ -6,7 +6,7 @@ use crate::facts::Facts;
 use crate::features::Features;
 use crate::layout::{Layout, PoolId, QueueId};
 use crate::mask::Pod;
-use crate::patience::{nearest_reach, patience_ns};
+use crate::patience::{WAKE_DELAY_MAX_NS, nearest_reach, patience_ns};
 use crate::pick::Search;
 
 /// From this item length on, a whole idle core elsewhere is better than the SMT sibling of a busy
@@ -36,7 +36,8 @@ pub const OCCUPIED_ITEM_MAX_NS: u64 = 1_000_000;
 const OCCUPIED_WAKE_TIMES: u64 = 3;
 
 /// Items shorter than this are left to the awake workers of the pod until [`TINY_BACKLOG_NS`] of
-/// them wait, in nanoseconds: waking another CPU takes longer than running several of them.
+/// them wait, in nanoseconds: waking another CPU takes longer than running several of them. But one
+/// of these workers must have begun what it runs within [`WAKE_DELAY_MAX_NS`].
 pub const TINY_ITEM_NS: u64 = 1_000;
 
 /// See [`TINY_ITEM_NS`]. Derived: the cost of a wake-up itself.
@@ -209,7 +210,8 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
     };
     if !awake.is_empty() {
         // A worker of the pod is awake and will come by.
-        if known && item_ns < TINY_ITEM_NS && backlog_ns < TINY_BACKLOG_NS {
+        let is_little = known && item_ns < TINY_ITEM_NS && backlog_ns < TINY_BACKLOG_NS;
+        if is_little && comes_soon(facts, &awake) {
             return None;
         }
         // How far away the CPU to be woken would be: issuers' CPUs come last.
@@ -232,6 +234,13 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
         let others_come_by = !away.is_empty();
         if others_come_by && reluctant() { None } else { search.pick(&idle) }
     })
+}
+
+/// Whether one of these awake workers has not been busy for long: what it runs is short.
+fn comes_soon(facts: &impl Facts, awake: &CpuSet) -> bool {
+    let now_ns = facts.now_ns();
+    let busy_for_ns = |cpu| now_ns.saturating_sub(facts.busy_since_ns(cpu));
+    awake.iter().any(|cpu| busy_for_ns(cpu) <= WAKE_DELAY_MAX_NS)
 }
 
 #[cfg(test)]
