@@ -388,17 +388,19 @@ impl Builder {
         let dispatch = Dispatch::new(layout, &active);
         dispatch.tape().set_limit(self.recorded);
         let shared = Shared::new(dispatch, crew, settings, hooks);
-        let mut refused = None;
-        for cpu in active.iter() {
-            if let Err(error) = shared.crew.create(&shared, Some(cpu)) {
-                refused = Some(error);
-            }
-        }
-        let Some(runtime) = Runtime::around(shared) else {
+        let (mut cpus, mut refused) = (active.iter(), None);
+        let mut create = |cpu| {
+            shared.crew.create(&shared, Some(cpu)).map_err(|error| refused = Some(error)).is_ok()
+        };
+        // A runtime needs one worker and the monitor, whatever else the system refuses.
+        cpus.find(|cpu| create(*cpu));
+        let Some(runtime) = Runtime::around(Arc::clone(&shared)) else {
             let error = refused.unwrap_or_else(|| io::Error::other("no CPU to put one on"));
             return Err(RuntimeError::Thread(error));
         };
-        runtime.start_monitor(&self.thread_name)
+        let runtime = runtime.start_monitor(&self.thread_name)?;
+        cpus.for_each(|cpu| _ = create(cpu));
+        Ok(runtime)
     }
 }
 
