@@ -222,14 +222,15 @@ impl WorkqueueBuilder {
         self
     }
 
-    /// The workqueue's share of a CPU's time when items of several workqueues wait for that CPU.
-    /// Default: [`Nice::NORMAL`].
+    /// The workqueue's share of a CPU's time when items of several workqueues wait for that CPU. No
+    /// running item is interrupted: if all CPUs are busy, an item may wait as long as the longest
+    /// of these runs, whatever its level. Default: [`Nice::NORMAL`].
     pub fn nice(mut self, nice: Nice) -> Self {
         self.chosen.attributes.nice = nice;
         self
     }
 
-    /// [`Nice::HIGHPRI`]: the kernel's `WQ_HIGHPRI`.
+    /// [`Nice::HIGHPRI`]: the kernel's `WQ_HIGHPRI`. It interrupts nothing: see [`Self::nice`].
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
