@@ -433,6 +433,9 @@ impl BooksCache {
 /// to their queue. `work` may take any time. If another thread was needed and got the CPU, what the
 /// item does after `work` competes with that thread.
 ///
+/// The number of threads has no bound: 3,000 items that block at the same time take 3,000 threads.
+/// Bound it by [`WorkqueueBuilder::max_active`](crate::WorkqueueBuilder::max_active).
+///
 /// ```
 /// use homing_runtime::{Runtime, blocking};
 ///
