@@ -93,7 +93,7 @@ impl Runtime {
         Self::builder().build()
     }
 
-    /// Begins a runtime with other settings.
+    /// Begins a runtime with other settings. It uses no CPUs that come online after it has started.
     pub fn builder() -> Builder {
         Builder::default()
     }
