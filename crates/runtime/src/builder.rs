@@ -147,7 +147,8 @@ impl Builder {
         self
     }
 
-    /// Whether each worker stays on its CPU (the default), or the kernel may move it. A thread that
+    /// Whether each worker stays on its CPU (the default), or the kernel may move it. Then the home
+    /// of what its items queue is still the CPU that it works for, wherever it runs. A thread that
     /// an item creates may run where its creator may run: only on that one CPU, unless the new
     /// thread belongs to a runtime.
     pub fn pinned(mut self, pinned: bool) -> Self {
