@@ -251,8 +251,9 @@ impl Layout {
         &self.rings[usize::from(self.rings_of[cpu.index()])]
     }
 
-    /// The rings of `cpu`, each with the CPU at which `cpu` begins to search it. CPUs of one cache
-    /// begin all around a ring, so that they do not stampede for the same work.
+    /// The rings of `cpu`, each with the CPU at which `cpu` begins to search it, always the same
+    /// one. CPUs of one cache begin all around a ring, so that they do not stampede for the same
+    /// work.
     pub(crate) fn searches(&self, cpu: CpuId) -> impl Iterator<Item = (&CpuSet, CpuId)> {
         let starts = self.starts[cpu.index()].iter().copied().chain(iter::repeat(cpu));
         self.rings(cpu).iter().zip(starts)
