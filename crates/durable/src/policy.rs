@@ -10,8 +10,9 @@ use crate::strategy::Strategy;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::system::System;
 
-/// How many syncs are under way at a time by default: beyond that, the disks measured gained
-/// little.
+/// How many syncs are under way at a time by default, whatever the disk. Measured with plain
+/// threads: 256 are slower than 64 on ext4 where flushes cost next to nothing, and 1.7 to 2.4 times
+/// as fast where flushes take 1 and 5 ms. Commits make up for that where they can be had.
 const DEPTH: usize = 64;
 
 /// If more bytes than this wait to be written, commits of a filesystem are not tried for callers
