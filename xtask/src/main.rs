@@ -135,18 +135,12 @@ fn unit(root: &Path) -> anyhow::Result<()> {
         }
     }
     run(&mut tests)?;
-    // The tests that optional features add.
+    // The tests that optional features add, and those of workers that park in a reactor.
     let features = ["test", "-p", "homing-runtime", "--all-features"];
-    run(cargo(root).args(features).args([
-        "--test",
-        "executors",
-        "--test",
-        "blocking",
-        "--test",
-        "metrics",
-        "--test",
-        "spans",
-    ]))?;
+    let of_features =
+        ["executors", "blocking", "metrics", "spans", "mask", "no_descriptors", "stress"];
+    let tests = of_features.iter().flat_map(|test| ["--test", test]);
+    run(cargo(root).args(features).args(tests))?;
     run(cargo(root).args(features).arg("--doc"))
 }
 

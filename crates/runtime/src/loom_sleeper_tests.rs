@@ -15,11 +15,20 @@ struct Bed {
     token: Token,
     kernel: Mutex<()>,
     woken: Condvar,
+    /// Whether a waker is registered, and whether the reactor was notified.
+    waker: Mutex<bool>,
+    reactor: Mutex<bool>,
 }
 
 impl Bed {
     fn new() -> Arc<Self> {
-        Arc::new(Self { token: Token::none(), kernel: Mutex::new(()), woken: Condvar::new() })
+        Arc::new(Self {
+            token: Token::none(),
+            kernel: Mutex::new(()),
+            woken: Condvar::new(),
+            waker: Mutex::new(false),
+            reactor: Mutex::new(false),
+        })
     }
 
     /// `futex_wait`, without a time limit.
@@ -38,10 +47,37 @@ impl Bed {
     }
 
     fn wake(&self) {
-        if self.token.leave() == Wakes::Sleeper {
-            let _kernel = self.kernel.lock().unwrap();
-            self.woken.notify_one();
+        match self.token.leave() {
+            Wakes::Nobody => {}
+            Wakes::Sleeper => {
+                let _kernel = self.kernel.lock().unwrap();
+                self.woken.notify_one();
+            }
+            Wakes::Driver => {
+                // As `AtomicWaker::wake`, and the reactor then ends its wait.
+                let waker = std::mem::take(&mut *self.waker.lock().unwrap());
+                if waker {
+                    *self.reactor.lock().unwrap() = true;
+                    self.woken.notify_one();
+                }
+            }
         }
+    }
+
+    /// `Sleeper::sleep_driving_io`, without a time limit.
+    fn drive(&self) -> bool {
+        loop {
+            *self.waker.lock().unwrap() = true;
+            if !self.token.begin_driving() {
+                break;
+            }
+            let mut reactor = self.reactor.lock().unwrap();
+            while !*reactor {
+                reactor = self.woken.wait(reactor).unwrap();
+            }
+            *reactor = false;
+        }
+        self.token.end_driving()
     }
 }
 
@@ -102,5 +138,43 @@ fn a_token_that_comes_as_the_time_is_up_is_taken_now_or_kept() {
         }
         assert!(written.load(Relaxed));
         waker.join().unwrap();
+    });
+}
+
+#[test]
+fn a_worker_that_drives_the_reactor_is_woken_and_sees_what_was_written_before() {
+    check(3, || {
+        let (bed, written) = (Bed::new(), Arc::new(AtomicBool::new(false)));
+        let waker = {
+            let (bed, written) = (bed.clone(), written.clone());
+            thread::spawn(move || {
+                written.store(true, Relaxed);
+                bed.wake();
+            })
+        };
+        assert!(bed.drive());
+        assert!(written.load(Relaxed));
+        waker.join().unwrap();
+    });
+}
+
+#[test]
+fn of_two_wakers_of_a_worker_that_drives_none_is_missed() {
+    check(3, || {
+        let bed = Bed::new();
+        let written = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
+        let wakers = [0, 1].map(|number| {
+            let (bed, written) = (bed.clone(), written.clone());
+            thread::spawn(move || {
+                written[number].store(true, Relaxed);
+                bed.wake();
+            })
+        });
+        while !written.iter().all(|written| written.load(Relaxed)) {
+            assert!(bed.drive());
+        }
+        for waker in wakers {
+            waker.join().unwrap();
+        }
     });
 }

@@ -37,7 +37,7 @@ mod token {
     const TOKEN: u32 = 1;
     const ASLEEP: u32 = 2;
     /// The worker waits in the reactor, where its waker reaches it.
-    #[cfg(feature = "async-io")]
+    #[cfg(any(feature = "async-io", loom))]
     const DRIVING: u32 = 3;
 
     #[derive(Debug)]
@@ -49,7 +49,7 @@ mod token {
         Nobody,
         /// The worker that waits at the word.
         Sleeper,
-        #[cfg(feature = "async-io")]
+        #[cfg(any(feature = "async-io", loom))]
         Driver,
     }
 
@@ -90,7 +90,7 @@ mod token {
         pub(crate) fn leave(&self) -> Wakes {
             match self.0.swap(TOKEN, Ordering::AcqRel) {
                 ASLEEP => Wakes::Sleeper,
-                #[cfg(feature = "async-io")]
+                #[cfg(any(feature = "async-io", loom))]
                 DRIVING => Wakes::Driver,
                 _ => Wakes::Nobody,
             }
@@ -98,14 +98,14 @@ mod token {
 
         /// To be called when the worker waits in the reactor, or goes on waiting. Returns `false`
         /// if there is a token.
-        #[cfg(feature = "async-io")]
+        #[cfg(any(feature = "async-io", loom))]
         pub(crate) fn begin_driving(&self) -> bool {
             let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
             self.0.compare_exchange(EMPTY, DRIVING, success, failure) != Err(TOKEN)
         }
 
         /// Returns whether there was a token, even at the last moment.
-        #[cfg(feature = "async-io")]
+        #[cfg(any(feature = "async-io", loom))]
         pub(crate) fn end_driving(&self) -> bool {
             self.0.swap(EMPTY, Ordering::AcqRel) == TOKEN
         }
