@@ -590,20 +590,6 @@ impl Dispatch {
         slot.wake();
         true
     }
-
-    pub(crate) fn has_work(&self) -> bool {
-        self.pools.queues().any(|queue| queue.waiting() > 0)
-    }
-
-    /// Whether each CPU has been announced idle and has not been woken since.
-    pub(crate) fn all_idle(&self) -> bool {
-        self.active.snapshot().minus(&self.idle.snapshot()).is_empty()
-    }
-
-    /// Whether all workers sleep or are about to, and nothing waits.
-    pub(crate) fn is_at_rest(&self) -> bool {
-        self.slots().all(|(_, slot)| slot.working_owner().is_none()) && !self.has_work()
-    }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
