@@ -401,6 +401,10 @@ impl Builder {
         };
         let runtime = runtime.start_monitor(&self.thread_name)?;
         cpus.for_each(|cpu| _ = create(cpu));
+        if refused.is_some() {
+            // It may have looked before, and rest.
+            runtime.shared().call_monitor();
+        }
         Ok(runtime)
     }
 }

@@ -40,6 +40,12 @@ impl CpuBits {
         self.words.get(index).is_some_and(|word| word.load(Ordering::Acquire) & bit != 0)
     }
 
+    /// Whether all CPUs of `others`, a set for the same range, are in this one, read word by word.
+    pub(crate) fn contains_all(&self, others: &Self) -> bool {
+        let bits = |word: &AtomicU64| word.load(Ordering::Acquire);
+        self.words.iter().zip(&others.words).all(|(own, others)| bits(others) & !bits(own) == 0)
+    }
+
     /// Whether the set is empty, read word by word.
     pub(crate) fn is_empty(&self) -> bool {
         self.words.iter().all(|word| word.load(Ordering::Acquire) == 0)

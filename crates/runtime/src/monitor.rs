@@ -165,15 +165,15 @@ impl Monitor<'_> {
         let overdue = overdue.count() > 0;
         let closely = long || overdue || shared.crew.is_short();
         let next_look = &shared.monitor.next_look;
-        // Scopes are chosen by what is done in a time that looks measure.
-        next_look.looks(now_ns, !closely && !self.any_auto);
-        if closely {
-            self.interval_ns = INTERVAL_NS;
-        } else if !working && next_look.rest(now_ns, || self.nothing_to_see()) {
+        let rests = !closely && !working && next_look.rest(now_ns, || self.nothing_to_see());
+        // Scopes are chosen by what is done in a time that looks measure. And if nobody works, but
+        // there was something to see, then workers may not know of it.
+        next_look.looks(now_ns, (working || rests) && !closely && !self.any_auto);
+        if rests {
             return;
-        } else {
-            self.interval_ns = (self.interval_ns * 2).min(INTERVAL_MAX_NS);
         }
+        self.interval_ns =
+            if closely { INTERVAL_NS } else { (self.interval_ns * 2).min(INTERVAL_MAX_NS) };
         next_look.set(now_ns.saturating_add(self.interval_ns));
     }
 

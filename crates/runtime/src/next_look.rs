@@ -84,6 +84,9 @@ impl NextLook {
     pub(crate) fn put_off(&self, now_ns: u64, nothing_to_see: impl Fn() -> bool) -> bool {
         let at_ns = self.at_ns.load(Ordering::Relaxed);
         let rests = self.may_rest(now_ns);
+        if !rests && !nothing_to_see() {
+            return false;
+        }
         // Otherwise, whoever works by now has not begun before `now_ns`.
         let until_ns = if rests { rest_until(now_ns) } else { now_ns.saturating_add(FIRST_NS) };
         let (order, on_failure) = (Ordering::Relaxed, Ordering::Relaxed);

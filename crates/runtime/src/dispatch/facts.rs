@@ -79,7 +79,7 @@ impl Dispatch {
 
     /// Whether each CPU has been announced idle and has not been woken since.
     pub(crate) fn all_idle(&self) -> bool {
-        self.active.snapshot().minus(&self.idle.snapshot()).is_empty()
+        self.idle.contains_all(&self.active)
     }
 
     /// Whether all workers sleep or are about to, and nothing waits.
