@@ -42,3 +42,36 @@ fn it_spares_the_disk_more_than_what_evicts_clean_pages_first_or_once_used_ones(
         }
     }
 }
+
+/// Requests by an LRU stack: the shorter ago a page was used, the more likely it is used next. LRU
+/// is the best there is. In a cache of a few pages, little is learnt of them before a short trace is
+/// over.
+#[test]
+fn a_small_cache_learns_soon_that_recency_tells() {
+    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed >> 11) as f64 / (1_u64 << 53) as f64
+    };
+    let mut stack: Vec<u64> = (0..200).collect();
+    let keys = (0..8000).map(|n| {
+        let depth = (200_f64.powf(random()) as usize - 1).min(199);
+        let key = if random() < 0.05 { 1000 + n } else { stack[depth] };
+        stack.retain(|other| *other != key);
+        stack.insert(0, key);
+        stack.truncate(200);
+        (key, false)
+    });
+    let trace = Trace::from_keys("a stack", keys.collect::<Vec<_>>()).unwrap();
+    for capacity in [8, 16, 32, 64] {
+        let hits = |policy| {
+            let setup = Setup::new(&trace, capacity);
+            100.0 * policies::build(policy, &setup).unwrap().replay(&trace).hit_ratio()
+        };
+        let (ours, lru) = (hits("mglru"), hits("lru"));
+        println!("{capacity} pages: {ours:.1}, lru {lru:.1}");
+        assert!(ours > lru - 3.0, "{capacity} pages: {ours}, lru {lru}");
+    }
+}

@@ -80,16 +80,17 @@ struct Group {
 }
 
 impl Group {
-    fn new(savings: Savings) -> Self {
+    fn new(savings: Savings, epochs: u64) -> Self {
         let counts = vec![[Count::default(); BUCKETS]; CLASSES];
         let group = Self { counts, worth: Arc::new(Worth::nothing()) };
-        group.teach(savings, |_| true);
+        group.teach(savings, epochs, |_| true);
         group
     }
 
-    /// Sets the worth of pages of each class of which something is known, or that is held.
-    fn teach(&self, savings: Savings, held: impl Fn(usize) -> bool) {
-        for (class, values) in rates::worth(&self.counts, savings, held) {
+    /// Sets the worth of pages of each class of which something is known, or that is held. `epochs`
+    /// is how many of them a cacheful of requests lasts.
+    fn teach(&self, savings: Savings, epochs: u64, held: impl Fn(usize) -> bool) {
+        for (class, values) in rates::worth(&self.counts, savings, epochs, held) {
             self.worth.set(class, values);
         }
     }
@@ -224,7 +225,7 @@ impl Learner {
     /// If there are already 128.
     pub fn add_group(&mut self) -> u8 {
         assert!(self.groups.len() < GROUPS_MAX, "no number is left for a group");
-        self.groups.push(Group::new(self.savings));
+        self.groups.push(Group::new(self.savings, self.epochs()));
         (self.groups.len() - 1) as u8
     }
 
@@ -234,9 +235,10 @@ impl Learner {
     ///
     /// If there is no such group.
     pub fn reset_group(&mut self, group: u8) {
+        let epochs = self.epochs();
         let anew = &mut self.groups[usize::from(group)];
         anew.fade(0.0);
-        anew.teach(self.savings, |_| true);
+        anew.teach(self.savings, epochs, |_| true);
         self.entries.retain(|entry| entry.known.group() != group);
         self.find_places();
     }
@@ -275,6 +277,11 @@ impl Learner {
         (self.capacity / EPOCHS).max(1)
     }
 
+    /// About how many epochs a cacheful of requests lasts.
+    fn epochs(&self) -> u64 {
+        self.capacity.min(EPOCHS)
+    }
+
     /// The numbers of all groups.
     pub fn groups(&self) -> std::ops::Range<u8> {
         0..self.groups.len() as u8
@@ -300,7 +307,8 @@ impl Learner {
         }
         let period = (now / 4).min((self.capacity / 4).max(LESSON));
         self.lesson_at = now + period;
-        self.groups.iter().for_each(|group| group.teach(self.savings, &held));
+        let epochs = self.epochs();
+        self.groups.iter().for_each(|group| group.teach(self.savings, epochs, &held));
         let memory = self.capacity.saturating_mul(MEMORY.0).max(MEMORY.1);
         self.fade((-(period as f64) / memory as f64).exp() as f32);
         true

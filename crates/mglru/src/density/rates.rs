@@ -9,6 +9,7 @@
 use super::age::{BUCKETS, start};
 use super::history::{PACES, PASTS, TIERS, pace_distance};
 use super::index;
+use super::learner::EPOCHS;
 
 /// How many uses the rate of a wider group counts for.
 const TRUST: f32 = 1.0;
@@ -82,10 +83,11 @@ impl Savings {
 }
 
 /// What pages of each class and age are worth, from their counts: for each class of which something
-/// is known, or that is `wanted`.
+/// is known, or that is `wanted`. `epochs` is how many of them a cacheful of requests lasts.
 pub(super) fn worth(
     all: &[[Count; BUCKETS]],
     savings: Savings,
+    epochs: u64,
     wanted: impl Fn(usize) -> bool,
 ) -> Vec<(usize, [f32; BUCKETS])> {
     let mut worth = Vec::new();
@@ -109,7 +111,7 @@ pub(super) fn worth(
                 // the next age.
                 let bucket = bucket.max(1);
                 let wider = match past / PACES {
-                    0 => all[twins + past][bucket].rate(unknown(bucket)),
+                    0 => all[twins + past][bucket].rate(unknown(bucket, epochs)),
                     _ => groups.rate(past, bucket),
                 };
                 counts[past][bucket].rate(wider)
@@ -184,9 +186,12 @@ fn relative(bucket: usize, pace: usize) -> usize {
 /// What is believed of pages used once, as long as nothing is known: that they are seldom used
 /// again, the more so the older they are. So a new page does not push out others before there is a
 /// reason. The numbers were found by experiment on seven traces; half or twice either of them
-/// changes next to nothing.
-fn unknown(bucket: usize) -> f32 {
-    0.005 / (start(bucket) as f32 + 20.0)
+/// changes next to nothing. They are for the usual epochs: in a small cache an epoch is a larger
+/// part of a cacheful of requests, and the belief is about cachefuls. (Without this, thousands of
+/// pages had to come back at once before a cache of ten pages believed that they do.)
+fn unknown(bucket: usize, epochs: u64) -> f32 {
+    let usual = EPOCHS as f32 / epochs as f32;
+    0.005 * usual / (start(bucket) as f32 * usual + 20.0)
 }
 
 /// What is believed of pages that are used at a pace: the longer one was not used, the slower its
@@ -208,11 +213,25 @@ mod tests {
         let mut ages = [known; BUCKETS];
         ages[0] = Count::default();
         let counts = vec![ages; CLASSES];
-        for (class, worth) in worth(&counts, Savings::HITS, |_| true) {
+        for (class, worth) in worth(&counts, Savings::HITS, EPOCHS, |_| true) {
             // An epoch is so short that its passing changes nothing.
             let [first, next] = [worth[0], worth[1]].map(|worth| worth / rate);
             assert!((0.95..1.05).contains(&next), "{class}: {next}");
             assert!((first - next).abs() < 0.001, "{class}: {first} and {next}");
+        }
+    }
+
+    #[test]
+    fn what_is_believed_of_unknown_pages_is_the_same_for_each_cacheful() {
+        let close = |one: f32, other: f32| (one / other - 1.0).abs() < 1e-6;
+        for epochs in [1, 8, 64] {
+            // At the age of half a cacheful, say.
+            let of_cacheful = |epochs: u64| {
+                let age = super::super::age::bucket(epochs as u32 / 2);
+                unknown(age, epochs) * epochs as f32
+            };
+            assert!(close(unknown(0, epochs) * epochs as f32, unknown(0, EPOCHS) * EPOCHS as f32));
+            assert!(epochs == 1 || close(of_cacheful(epochs), of_cacheful(EPOCHS)));
         }
     }
 }
