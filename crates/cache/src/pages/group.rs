@@ -20,6 +20,10 @@ use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 /// It takes 1 to 20 KiB of the cache in each shard where it has pages. If there is no room for
 /// that, its reads and writes go past the cache.
 ///
+/// Mostly the background takes pages. A request that finds no free frame takes one itself, perhaps
+/// another group's, if that is clean; it never waits for another group's disk. A group that has
+/// reached its `max` gives up one of its own pages within each request that brings one in.
+///
 /// The cache learns from a group's own requests what its pages are worth, so a group that only ever
 /// reads on does not affect what is learnt about the others. It learns about the first groups
 /// separately: one for each 16,384 pages that the cache was built with, up to eight. The last of
