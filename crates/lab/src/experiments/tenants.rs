@@ -4,12 +4,14 @@ use homing_sim::{Flags, MemoryModel, Tenants};
 
 use super::{Cell, Key, Plan, named};
 
-/// What is compared: the kernel before and with the patch, as posted and as merged, and homing.
-const MODELS: [(&str, MemoryModel); 4] = [
+/// What is compared: the kernel before and with the patch, as posted and as merged; homing as its
+/// caches are, and with a knowledge of costs that they do not have.
+const MODELS: [(&str, MemoryModel); 5] = [
     ("patch 1-7", MemoryModel::Kernel(Flags::Off)),
     ("patch 1-8", MemoryModel::Kernel(Flags::V8)),
     ("as merged", MemoryModel::Kernel(Flags::V14)),
     ("homing", MemoryModel::HitDensity),
+    ("homing, told the costs", MemoryModel::HitDensityToldCosts),
 ];
 
 /// Memory, as a share of memcached's heap in per cent. The first is fitted, the others show what

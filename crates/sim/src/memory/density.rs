@@ -22,10 +22,13 @@ pub(super) struct Density {
 }
 
 impl Density {
-    pub(super) fn new(frames: u32, pages: [u32; 2], savings: Savings) -> Self {
+    /// Makes a memory that is told what hits save, if `told` says so.
+    pub(super) fn new(frames: u32, pages: [u32; 2], told: Option<Savings>) -> Self {
         let all = (pages[0] + pages[1]) as usize;
         let mut policy = HitDensity::new(frames as usize);
-        policy.set_savings(savings);
+        if let Some(savings) = told {
+            policy.set_savings(savings);
+        }
         let user = policy.add_group();
         Self {
             policy,

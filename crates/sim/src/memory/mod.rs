@@ -27,8 +27,10 @@ pub enum MemoryModel {
     /// The kernel's multi-generational LRU with a group for each tenant, whose background reclaim
     /// has flags of this form.
     Kernel(Flags),
-    /// The default policy of homing's caches, with one group for both.
+    /// The default policy of homing's caches, as they use it, with a group for each tenant.
     HitDensity,
+    /// The same, but it is told what a hit of each tenant saves. The caches have no such setting.
+    HitDensityToldCosts,
 }
 
 /// The result of an access, or of a stretch of background work.
@@ -56,7 +58,7 @@ pub(crate) trait Memory {
 impl MemoryModel {
     /// Makes a memory of `frames` frames, for tenants with this many pages. `low` is how many more
     /// frames are kept free, by models that reclaim ahead. `savings` is what a hit of each tenant
-    /// saves, for policies that ask for that.
+    /// saves, for the policy that is told.
     pub(crate) fn build(
         self,
         (frames, low): (u32, u32),
@@ -65,7 +67,8 @@ impl MemoryModel {
     ) -> Box<dyn Memory> {
         match self {
             Self::Kernel(flags) => Box::new(Kernel::new(frames, low, pages, flags)),
-            Self::HitDensity => Box::new(Density::new(frames, pages, savings)),
+            Self::HitDensity => Box::new(Density::new(frames, pages, None)),
+            Self::HitDensityToldCosts => Box::new(Density::new(frames, pages, Some(savings))),
         }
     }
 }
