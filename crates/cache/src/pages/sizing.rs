@@ -113,8 +113,9 @@ impl Sizing {
 mod tests {
     use super::*;
 
+    /// The learner, and what a shard takes in any case, come on top: `docs/measured-cache.md`.
     #[test]
-    fn a_frame_takes_at_most_32_bytes_beside_its_page_and_a_shadow_8() {
+    fn each_further_frame_takes_at_most_32_bytes_beside_its_page_and_each_shadow_8() {
         let sizing = Sizing { page_size: 4096, shards: 1, sample: 4096, apart: 1 };
         let frames = 1 << 18;
         let all = sizing.shard_memory(frames, 0) - sizing.shard_memory(0, 0);
