@@ -6,7 +6,7 @@
 //! cache/lru_gen/enabled                               whether the policy learns (the kernel's bit 1; others do nothing)
 //! cache/lru_gen/min_ttl_ms                            what was used so short a time ago stays; 0: off
 //! cache/readahead/{enabled,max_kb}                    for who reads in order; KiB at a time at most
-//! cache/group/NAME/{min,low,high,max,stat}            bytes, or `max` for no limit
+//! cache/group/NAME/{min,low,high,max,stat}            bytes, or `max` for no limit; whole pages count
 //! cache/group/NAME/swappiness                         0 to 200: whether dirty pages go first
 //! cache/debug/lru_gen                                 pages by age; takes commands (`command`)
 //! cache/debug/lru_gen_full                            also by tier, with what came of them (`debug`)
@@ -194,6 +194,12 @@ impl AttributeTree for PageCacheAttributes {
             (Some((group, name)), _) if name != "stat" => {
                 let bytes = if value == "max" { Some(u64::MAX) } else { bytes(value) };
                 let bytes = bytes.ok_or_else(|| refused(&format!("{}, or max", ByteSize::FORM)))?;
+                let page = core.page_size() as u64;
+                // It would count as 0. Whoever means that can say so. All else may be right once
+                // another limit, or the size, is set.
+                if name == "max" && (1..page).contains(&bytes) {
+                    return Err(refused(&format!("0, max, or at least a page ({page})")));
+                }
                 let group = self.0.named(group).ok_or_else(missing)?;
                 match name {
                     "min" => group.set_min(bytes),
@@ -315,6 +321,27 @@ mod tests {
             let refused = attributes.set(path, value).unwrap_err().to_string();
             assert!(refused.contains(value) && refused.contains("as in 10G"), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_limit_that_can_do_nothing_is_refused_and_one_that_may_come_to_fit_is_not() {
+        let cache = PageCache::builder(16 << 20).build().unwrap();
+        let _group = cache.group("a").max(1 << 20).build();
+        let attributes = cache.attributes();
+        for value in ["1", "4095", "3K"] {
+            let refused = attributes.set("cache/group/a/max", value).unwrap_err().to_string();
+            assert!(
+                refused.contains(value) && refused.contains("at least a page (4096)"),
+                "{refused}"
+            );
+            assert_eq!(attributes.get("cache/group/a/max").unwrap(), "1048576");
+        }
+        // `min` above `max`, and above the size.
+        for (name, value) in [("max", "4096"), ("max", "0"), ("min", "1G"), ("high", "1")] {
+            attributes.set(&format!("cache/group/a/{name}"), value).unwrap();
+        }
+        assert_eq!(attributes.get("cache/group/a/max").unwrap(), "0");
+        assert_eq!(attributes.get("cache/group/a/min").unwrap(), "1073741824");
     }
 
     #[test]

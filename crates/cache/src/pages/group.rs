@@ -319,9 +319,10 @@ impl Group {
         self.0.set(|limits| &limits.high, bytes);
     }
 
-    /// Sets how many bytes the group gets at most, even if there is room. If it has more when this
-    /// is called, the excess is evicted in the background, except for pages that `min_ttl_ms`
-    /// protects and pages that cannot be written. Those leave as frames are needed.
+    /// Sets how many bytes the group gets at most, even if there is room. Whole pages count: with
+    /// less than one, all goes past the cache. If it has more when this is called, the excess is
+    /// evicted in the background, except for pages that `min_ttl_ms` protects and pages that cannot
+    /// be written. Those leave as frames are needed.
     pub fn set_max(&self, bytes: u64) {
         self.0.set(|limits| &limits.max, bytes);
         self.0.core.upgrade().into_iter().for_each(|core| core.hold_to_max(&self.0));
