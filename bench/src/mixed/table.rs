@@ -172,6 +172,8 @@ mod tests {
             ["3.60", "3.60..3.60", "0.960", "0.960..0.960", "yes"]
         );
         assert_eq!(cells("Linux 5.17-rc2")[2..6], ["314 -> 1968", "6.27", "2338 -> 2217", "0.948"]);
+        let merged = cells("as merged (v14): the series");
+        assert_eq!(merged[2..6], ["863 -> 1911", "2.21", "1880 -> 2252", "1.20"]);
         for told in ["files in memory:", "256 MiB of memory", "Note: odd"] {
             assert!(text.contains(told), "{text}");
         }
