@@ -219,7 +219,9 @@ fn the_workqueue_tables_come_out_as_far_as_is_claimed() {
     for measure in &measures {
         assert!(measure.values["lost_wakes"] == 0.0, "{measure:?}");
     }
-    for row in rows.iter().filter(|row| row.key.policy.starts_with("homing cache")) {
+    let ours: Vec<_> = rows.iter().filter(|row| row.key.policy.starts_with("homing ")).collect();
+    assert_eq!(ours.len(), 3 * 3 * 2, "three settings, three loads, two hosts");
+    for row in ours {
         assert!(row.delta_pct.unwrap() > -1.0, "{row:?}");
     }
 }
