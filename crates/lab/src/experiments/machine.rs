@@ -50,7 +50,7 @@ pub enum MachineError {
 
 impl NamedMachine {
     /// A preset, a grid, an hwloc XML file, a captured `/sys` tree, or `here`: of this machine the
-    /// CPUs that this process may use.
+    /// CPUs that a runtime of this process puts its workers on.
     pub fn find(name: &str) -> Result<Self, MachineError> {
         let named = |machine| Self { name: name.to_owned(), machine: Arc::new(machine) };
         let topology = |source| MachineError::Topology { name: name.to_owned(), source };
@@ -58,7 +58,7 @@ impl NamedMachine {
             return Ok(named(preset.machine()));
         }
         if name == "here" {
-            return here().map(named).map_err(topology);
+            return here(Path::new("/")).map(named).map_err(topology);
         }
         let path = Path::new(name);
         if path.is_dir() {
@@ -91,11 +91,11 @@ impl NamedMachine {
     }
 }
 
-fn here() -> Result<Machine, homing_sim::TopologyError> {
-    let root = Path::new("/");
+/// The CPUs that workers are put on: a quota leaves fewer of them than the affinity mask does.
+fn here(root: &Path) -> Result<Machine, homing_sim::TopologyError> {
     let machine = Machine::read(root)?;
     let allowed = homing::Allowed::read(root, &machine)?;
-    Ok(machine.restricted(&allowed.cpus).unwrap_or(machine))
+    Ok(machine.restricted(&allowed.worker_cpus(&machine)).unwrap_or(machine))
 }
 
 #[cfg(test)]
@@ -114,5 +114,29 @@ mod tests {
         assert!(cpus("0x1x1").unwrap_err().to_string().contains("0x1x1"));
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(cpus(file.path().to_str().unwrap()).is_err(), "an empty file");
+    }
+
+    #[test]
+    fn here_has_as_many_cpus_as_the_mask_and_the_quota_leave_to_workers() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("sys/devices/system/cpu/online", "0-3\n");
+        for cpu in 0..4 {
+            write(
+                &format!("sys/devices/system/cpu/cpu{cpu}/topology/core_id"),
+                &format!("{cpu}\n"),
+            );
+        }
+        write("proc/self/status", "Cpus_allowed_list:\t1-3\n");
+        write("proc/self/cgroup", "0::/\n");
+        write("proc/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n");
+        for (quota, cpus) in [("max", 3), ("200000", 2), ("100000", 1), ("50000", 1)] {
+            write("sys/fs/cgroup/cpu.max", &format!("{quota} 100000\n"));
+            assert_eq!(here(root.path()).unwrap().cpus().len(), cpus, "a quota of {quota}");
+        }
     }
 }
