@@ -21,7 +21,8 @@ pub enum HostModel {
     /// The same as the first, but it does so only where it has been idle for long lately: the cost
     /// that Linux compares with is the largest of the last minute, not the mean.
     RareNewIdle,
-    /// Nobody ever moves: issuers stay on the CPU on which they began.
+    /// The same as the first, but issuers stay on the CPU on which they began. Kernel workers and the
+    /// volumes' writers move as before.
     Pinned,
 }
 
