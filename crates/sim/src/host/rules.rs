@@ -6,7 +6,8 @@ use crate::agenda::Ns;
 /// Means of `max_newidle_lb_cost`, by Guittot (lkml, 2021-10-27).
 const NEWIDLE_COSTS_NS: [Ns; 3] = [33_000, 49_000, 45_000];
 
-/// Guessed: between the published maximum (400 us) and 1 ms, which the published figures rule out.
+/// Chosen between the published maximum (400 us) and 1 ms, which published rows of the workqueue tables
+/// rule out (which of them was not written down). So this model does not quite predict those tables.
 const RARE_COST_NS: Ns = 800_000;
 
 /// Which threads may move where.
