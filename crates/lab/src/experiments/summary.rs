@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use homing_sim::CryptLoad;
+
 use super::{Experiment, Key, Kind, Measure, Published, kind_of};
 
 /// A change of more than this, in per cent, means that the baseline was nothing: it is not shown as
@@ -147,6 +149,9 @@ pub fn places(rows: &[Row]) -> Vec<(&str, &str, Vec<&Row>)> {
             None => places.push((machine, scenario, vec![row])),
         }
     }
+    // As published, not by the alphabet. What is no such load stays where it is.
+    let load = |scenario| CryptLoad::LOADS.iter().position(|(name, _)| *name == scenario);
+    places.sort_by_key(|(machine, scenario, _)| (*machine, load(*scenario)));
     places
 }
 
@@ -197,6 +202,31 @@ pub fn rms_error(pairs: &[(f64, f64)]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loads_come_in_the_order_of_the_published_tables() {
+        let row = |machine: &str, scenario: &str| {
+            let wq = Experiment::find("wq").unwrap();
+            let key = Key {
+                experiment: wq.name.to_owned(),
+                machine: machine.to_owned(),
+                scenario: scenario.to_owned(),
+                policy: "SYSTEM".to_owned(),
+                host: "cfs".to_owned(),
+                seed: 0,
+            };
+            let values = [("mib_s".to_owned(), 1.0)].into();
+            rows(wq, &[Measure { key, values }]).remove(0)
+        };
+        let names = ["HIGH", "LOW", "MED"].map(|load| row("a", load)).into_iter();
+        let all: Vec<Row> =
+            names.chain(["SYNC", "LLOW", "HIGH"].map(|load| row("b", load))).collect();
+        let order: Vec<_> = places(&all).iter().map(|place| (place.0, place.1)).collect();
+        let (a, b) = (["HIGH", "MED", "LOW"], ["SYNC", "LLOW", "HIGH"]);
+        let wanted: Vec<_> =
+            a.map(|load| ("a", load)).into_iter().chain(b.map(|load| ("b", load))).collect();
+        assert_eq!(order, wanted);
+    }
 
     fn measure(policy: &str, seed: u64, mib_s: f64) -> Measure {
         let key = Key {
