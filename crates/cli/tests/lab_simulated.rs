@@ -326,6 +326,32 @@ fn what_cannot_be_simulated_is_named_with_the_way_out() {
     }
 }
 
+/// The older page may be of more runs. Those of the stopped one are printed, not lost.
+#[test]
+fn a_report_that_is_stopped_leaves_an_older_page_and_prints_what_has_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("report.html");
+    fs::write(&page, "older").unwrap();
+    // How long it takes until some run has ended depends on what else the machine does.
+    let printed = (0..9).find_map(|attempt| {
+        let args = ["report", "-o", "report.html", "--seeds", "500", "--seconds", "0.01"];
+        let mut command = command(folder.path(), &args);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(200 << attempt));
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(!output.status.success(), "it had time for all of its runs");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        let left = errors.contains("report.html is left as it is");
+        assert!(left || errors.is_empty(), "{errors}");
+        (left && (printed.contains(" on ") || attempt == 8)).then_some(printed)
+    });
+    let printed = printed.unwrap();
+    assert!(printed.contains(" on "), "no table in {printed:?}");
+    assert_eq!(fs::read_to_string(page).unwrap(), "older");
+}
+
 /// It is refused before it has taken an hour to find out what to write.
 #[test]
 fn a_report_that_cannot_be_written_is_refused_at_once() {

@@ -300,7 +300,11 @@ pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
     let cells: Vec<Cell> = EXPERIMENTS.iter().flat_map(|e| e.cells(&plan)).collect();
     let (measures, whole) = simulate(&cells, |_| true)?;
     if !whole && args.output.exists() {
-        bail!("stopped: {} is left as it is", args.output.display());
+        show(&measures, false)?;
+        bail!(
+            "stopped: these are the runs that had ended; {} is left as it is",
+            args.output.display()
+        );
     }
     write_report(&args.output, &measures, whole)?;
     output::print_line(&format!("{}: {} runs", args.output.display(), measures.len()))?;
