@@ -1,6 +1,7 @@
 //! `homing lab list`, `run`, `merge` and `report`: what is asked for, run with a bar, and shown by
 //! `experiment_tables`.
 
+use std::fmt;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ use homing_lab::experiments::{
     NamedMachine, Part, Plan, Progress, Shard, ShardError, Sweep,
 };
 use homing_lab::fsync as real;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use signal_hook::iterator::Signals;
 
 use super::once;
@@ -27,6 +28,9 @@ use crate::{output, written};
 
 /// How many runs are done at a time at most: each takes memory before the first one begins.
 const RUNS_MAX: usize = 4_000_000;
+
+/// How often a bar is drawn even if no run ends.
+const REDRAWN: Duration = Duration::from_millis(250);
 
 #[derive(Args)]
 pub(crate) struct ListArgs {
@@ -379,11 +383,19 @@ pub(super) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
 
 /// A bar on a terminal, and nothing anywhere else.
 pub(super) fn bar(doing: &str, runs: usize) -> ProgressBar {
-    let bar = ProgressBar::new(runs as u64);
     if !std::io::stderr().is_terminal() {
-        bar.set_draw_target(ProgressDrawTarget::hidden());
+        return ProgressBar::hidden();
     }
-    let template = format!("{doing} {{bar:30}} {{pos}}/{{len}} runs, {{eta}} left");
-    bar.set_style(ProgressStyle::with_template(&template).expect("the template is well-formed"));
+    let bar = ProgressBar::new(runs as u64);
+    let template = format!("{doing} {{bar:30}} {{pos}}/{{len}} runs{{left}}");
+    let style = ProgressStyle::with_template(&template).expect("the template is well-formed");
+    // Before a run has ended, nothing tells how long they take.
+    bar.set_style(style.with_key("left", |state: &ProgressState, to: &mut dyn fmt::Write| {
+        if state.pos() > 0 {
+            let _ = write!(to, ", {:#} left", HumanDuration(state.eta()));
+        }
+    }));
+    // The first run may take long, and a blank terminal looks like a program that hangs.
+    bar.enable_steady_tick(REDRAWN);
     bar
 }
