@@ -72,8 +72,9 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "LIST")]
     features: Vec<Features>,
 
-    /// How many nanoseconds old the view is that homing's workers have of each other (wq,
-    /// wq-latency, compare); that of real ones is some 100 ns old
+    /// How many nanoseconds old the view that homing's workers have of each other is at most (wq,
+    /// wq-latency, compare). They share one view, which is new again whenever one of them looks
+    /// closely, so it is far less old on average. That of real ones is some 100 ns old
     #[arg(long, value_name = "NS", default_value_t = 0,
         value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
     stale_ns: u64,

@@ -121,7 +121,7 @@ fn told(trial: &Trial, advice: &[Advice]) -> String {
         "on {machine}: affinity_scope {scope}, affinity_strict {strict}{threshold}\n\
          Simulated, on {host}. Settings within one per cent of the best, or within the noise, count as\n\
          equal: the default comes first among them, then what is not strict and pulls as usual, then\n\
-         what needs less CPU time.\n{table}",
+         what needs less CPU time. What cold data costs is Zen 2's, whatever the machine.\n{table}",
         machine = trial.machine.name,
         scope = best.scope,
         strict = u8::from(best.strict),
