@@ -5,7 +5,8 @@
 //! durable/backend       rw  threads or io_uring: who syncs single files
 //! durable/write_back    rw  auto, early or late: of files that wait to be synced
 //! durable/sharing       rw  auto, beside or together: of those who sync one file at a time
-//! durable/depth         rw  syncs under way at a time, and as many again of callers who wait
+//! durable/depth         rw  syncs under way at a time on each filesystem, and as many again of
+//!                           callers who wait
 //! durable/counters      ro  what has been done: a name and a number on each line
 //! durable/latency_ns    ro  how many syncs took less than so long: a line for each bucket
 //! durable/batch_sizes   ro  how many syncs answered fewer askers than so many: likewise
@@ -66,7 +67,7 @@ const ALL: [(&str, bool); 10] = [
     ("durable/write_back", true),
 ];
 
-/// Syncs under way at a time: each may hold a thread.
+/// Syncs under way at a time on a filesystem: each may hold a thread.
 const DEPTH_MAX: usize = 4096;
 
 impl AttributeTree for DurableAttributes {

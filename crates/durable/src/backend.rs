@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::files::{DEPTHS_MAX, FILESYSTEMS_MAX};
 #[cfg(target_os = "linux")]
 pub(crate) use crate::ring::Ring;
 
@@ -26,7 +27,7 @@ pub enum Backend {
     /// The workqueue `durable`.
     #[default]
     Threads,
-    /// The kernel's own threads, as many as the depth. Linux only, and only where it is not
+    /// The kernel's own threads, as many as syncs are under way. Linux only, and only where it is not
     /// forbidden.
     IoUring,
 }
@@ -80,9 +81,11 @@ impl Chosen {
     }
 }
 
+/// As many as there may be jobs, so that no disk's syncs wait for a worker that another disk keeps.
 fn workers(depth: usize) -> u32 {
+    let jobs = depth.saturating_mul(DEPTHS_MAX).saturating_add(FILESYSTEMS_MAX);
     // The kernel's limit.
-    u32::try_from(depth.min(i32::MAX as usize)).expect("it fits")
+    u32::try_from(jobs.min(i32::MAX as usize)).expect("it fits")
 }
 
 /// Other systems have no ring.

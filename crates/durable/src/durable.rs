@@ -336,8 +336,10 @@ impl Durable {
         self.engine.settings.sharing()
     }
 
-    /// Sets how many syncs may be under way at the same time on threads of the runtime, and as many
-    /// again on those of callers that wait. At least 1. Takes effect at once. The default is 64.
+    /// Sets how many syncs of one filesystem may be under way at the same time on threads of the
+    /// runtime, and as many again on those of callers that wait. At least 1. Takes effect at once.
+    /// The default is 64. If eight times as many are under way on all filesystems together, each
+    /// filesystem has one on threads of the runtime. So a disk that hangs stops no other.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;

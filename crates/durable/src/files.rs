@@ -26,7 +26,12 @@ use crate::system::Failure;
 /// Beyond this many filesystems, those of which nothing is wanted are forgotten: device numbers
 /// come and go with mounts, and each job looks at all filesystems. Chosen: more than most machines
 /// have mounted.
-const FILESYSTEMS_MAX: usize = 64;
+pub(crate) const FILESYSTEMS_MAX: usize = 64;
+
+/// If this many times the depth are under way on all filesystems together, each may have one job:
+/// the threads stay bounded, and even then no disk waits for another one. Chosen: more disks than
+/// hang at the same time.
+pub(crate) const DEPTHS_MAX: usize = 8;
 
 /// What to do next.
 #[derive(Debug)]
@@ -65,10 +70,8 @@ pub(crate) struct Ended {
 pub(crate) struct Files {
     entries: HashMap<FileId, Entry>,
     filesystems: BTreeMap<u64, Filesystem>,
-    /// How many jobs that use a disk are under way.
+    /// How many jobs that use a disk are under way, on all filesystems.
     running: usize,
-    /// How many callers sync a file themselves.
-    alone: usize,
     /// The filesystem of the last job.
     served: u64,
     /// How many flushes of devices have failed.
@@ -136,7 +139,7 @@ impl Files {
     /// Lets the caller sync a file at once, if nobody syncs that file and nothing is under way that
     /// this sync should not be beside. Unless the caller `waits` anyway, nothing at all may be
     /// there. For one that waits, files that wait are no obstacle. There may be `depth` such syncs
-    /// beside as many jobs.
+    /// on a filesystem, beside as many jobs.
     pub(crate) fn begin_alone(
         &mut self,
         id: FileId,
@@ -155,11 +158,11 @@ impl Files {
             && entry.next.is_none()
             && !commits
             && (idle || (waits && filesystem.may_begin_beside(policy)))
-            && self.alone < policy.depth;
+            && filesystem.alone < policy.depth;
         if alone {
             entry.by = By::Turn;
+            filesystem.alone += 1;
             filesystem.begin_alone();
-            self.alone += 1;
         }
         self.sweep(id);
         Ok(alone.then_some(Alone { beside: !idle, since: self.losses }))
@@ -178,15 +181,13 @@ impl Files {
         self.filesystems.entry(device).or_default().note_commits(commits, may_change);
     }
 
-    /// The next thing to do, if there is anything and fewer than `depth` are under way.
+    /// The next thing to do, if there is anything on a filesystem with fewer than `depth` under way.
     pub(crate) fn next_job(&mut self, policy: Policy) -> Option<Job> {
         if let Some((id, limit)) = self.gathers.next_job() {
             return Some(Job::GatherFile(id, limit));
         }
         let Policy { strategy, write_back, depth, .. } = policy;
-        if self.running >= depth {
-            return None;
-        }
+        let running_max = self.running_max(depth);
         // Filesystems take turns.
         let devices: Vec<u64> = self.filesystems.keys().copied().collect();
         let turn = devices.partition_point(|device| *device <= self.served);
@@ -195,6 +196,9 @@ impl Files {
             let Some(filesystem) = self.filesystems.get_mut(&device) else { continue };
             let waiting = filesystem.ready.len();
             if waiting == 0 || filesystem.beginning || filesystem.group.gathers() {
+                continue;
+            }
+            if filesystem.running >= running_max {
                 continue;
             }
             let service = filesystem.service(policy);
@@ -229,18 +233,30 @@ impl Files {
             {
                 let files = self.begin_wave(device, early);
                 if early {
-                    self.running += 1;
+                    self.begin_job(device);
                     return Some(Job::WriteBack(device, files));
                 }
             }
             let Some(filesystem) = self.filesystems.get_mut(&device) else { continue };
             let Some(id) = filesystem.ready.pop_front() else { continue };
             if let Some(sync) = self.begin(id) {
-                self.running += 1;
+                self.begin_job(device);
                 return Some(Job::File(*sync));
             }
         }
         None
+    }
+
+    /// How many jobs a filesystem may have. A disk that hangs keeps its jobs, but takes none from
+    /// the others.
+    fn running_max(&self, depth: usize) -> usize {
+        if self.running < depth.saturating_mul(DEPTHS_MAX) { depth } else { 1 }
+    }
+
+    /// Counts a job that uses a filesystem's disk.
+    fn begin_job(&mut self, device: u64) {
+        self.running += 1;
+        self.filesystems.entry(device).or_default().running += 1;
     }
 
     /// A commit of all files that wait on a filesystem.
@@ -250,7 +266,7 @@ impl Files {
             return None;
         }
         self.filesystems.get_mut(&device)?.committing = true;
-        self.running += 1;
+        self.begin_job(device);
         Some(Job::Commit(syncs, early))
     }
 
@@ -288,12 +304,13 @@ impl Files {
         policy: Policy,
     ) -> Option<Job> {
         let filesystem = self.filesystems.get(&device)?;
+        let running_max = self.running_max(policy.depth);
         let busy = filesystem.syncing > 0 || filesystem.beginning || filesystem.group.gathers();
         let worth = filesystem.costs.is_worth(policy.strategy, expected, policy.depth);
         // A bulk over several filesystems may have only a file or two on this one.
         let few = filesystem.ready.len() < BULK;
         let begins =
-            worth && filesystem.may_commit() && !(few || busy) && self.running < policy.depth;
+            worth && filesystem.may_commit() && !(few || busy) && filesystem.running < running_max;
         if begins { self.commit(device, false) } else { None }
     }
 
@@ -318,6 +335,7 @@ impl Files {
     pub(crate) fn end_beginning(&mut self, device: u64) {
         self.running -= 1;
         if let Some(filesystem) = self.filesystems.get_mut(&device) {
+            filesystem.running -= 1;
             filesystem.beginning = false;
         }
     }
@@ -482,9 +500,11 @@ impl Files {
 
     /// A job has ended, and so have its files' syncs.
     pub(crate) fn end_job(&mut self, device: u64, work: Work, took: Duration, policy: Policy) {
-        let running = if work.by_caller { &mut self.alone } else { &mut self.running };
-        *running -= 1;
+        self.running -= usize::from(!work.by_caller);
         if let Some(filesystem) = self.filesystems.get_mut(&device) {
+            let running =
+                if work.by_caller { &mut filesystem.alone } else { &mut filesystem.running };
+            *running -= 1;
             filesystem.end_work(work, took, policy, Instant::now());
         }
     }

@@ -381,6 +381,29 @@ fn filesystems_take_turns() {
     assert_eq!(begun.filter(|device| *device == DEVICE).count(), 5);
 }
 
+/// However many disks hang, another one has at least one job.
+#[test]
+fn a_disk_that_hangs_keeps_its_own_jobs_alone() {
+    let policy = Policy { depth: 2, write_back: WriteBack::Late, ..by(Strategy::Files) };
+    let mut files = files();
+    let mut begins = |device: u64| {
+        let keep = || File::open("/").map(Arc::new);
+        for inode in 1..=10 {
+            let of_it = FileId { device, ..id(inode) };
+            assert!(files.ask(of_it, Kind::All, 1, Some(3), keep).is_ok());
+        }
+        let alone = (11..=20).filter(|inode| {
+            let of_it = FileId { device, ..id(*inode) };
+            files.begin_alone(of_it, policy, true).unwrap().is_some()
+        });
+        let alone = alone.count();
+        (std::iter::from_fn(|| files.next_job(policy)).count(), alone)
+    };
+    let begun: Vec<_> = (0..10).map(|number| begins(DEVICE + number)).collect();
+    assert_eq!(begun[..8], [(2, 2); 8]);
+    assert_eq!(begun[8..], [(1, 2); 2], "there are eight times as many as one may have");
+}
+
 /// The last caller that was missing wakes the worker, which would otherwise wait for minutes.
 #[test]
 fn those_who_have_come_wake_whoever_waits_for_them() {

@@ -33,6 +33,10 @@ pub(crate) struct Filesystem {
     pub(crate) committed: Option<Instant>,
     /// The write-back of a wave is being begun: syncs wait for that.
     pub(crate) beginning: bool,
+    /// How many jobs use its disk.
+    pub(crate) running: usize,
+    /// How many callers sync a file of it themselves.
+    pub(crate) alone: usize,
     /// How many files are being synced, by themselves or by a commit.
     pub(crate) syncing: usize,
     /// How many callers asked for them, except for bulks.

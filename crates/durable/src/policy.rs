@@ -10,8 +10,8 @@ use crate::strategy::Strategy;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::system::System;
 
-/// How many syncs are under way at a time by default, whatever the disk. Measured with plain
-/// threads: 256 are slower than 64 on ext4 where flushes cost next to nothing, and 1.7 to 2.4 times
+/// How many syncs are under way at a time on a filesystem by default, whatever its disk. Measured
+/// with plain threads: 256 are slower than 64 on ext4 where flushes cost next to nothing, and 1.7 to 2.4 times
 /// as fast where flushes take 1 and 5 ms. Commits make up for that where they can be had.
 const DEPTH: usize = 64;
 
@@ -28,7 +28,7 @@ const LOOKS: Duration = Duration::from_millis(50);
 pub(crate) struct Policy {
     pub(crate) strategy: Strategy,
     pub(crate) write_back: WriteBack,
-    /// Jobs under way at a time, at least 1.
+    /// Jobs under way at a time on each filesystem, at least 1.
     pub(crate) depth: usize,
     /// Much waits to be written, whoever wrote it.
     pub(crate) crowded: bool,
