@@ -46,7 +46,7 @@ pub(crate) const BEGINS_EARLY: usize = 4000;
 pub struct Batch {
     durable: Durable,
     all: Vec<Synced>,
-    /// Its first file.
+    /// Its first file that can be identified.
     first: Option<FileId>,
     /// It will have at least this many files.
     expected: usize,
@@ -75,7 +75,7 @@ impl Batch {
     }
 
     fn ask(&mut self, file: &impl Description, kind: Kind, is_fresh: bool) -> &mut Self {
-        if self.all.is_empty() {
+        if self.first.is_none() {
             self.first = FileId::of(file.file()).ok();
         }
         let mut synced = self.durable.ask(file, kind, 0, is_fresh);
@@ -94,7 +94,11 @@ impl Batch {
 
     /// As [`Durable::fsync_dir`].
     pub fn fsync_dir(&mut self, directory: &impl Description) -> &mut Self {
-        self.fsync(directory)
+        match self.durable.refuse_dir(directory.file()) {
+            Some(refused) => self.all.push(refused),
+            None => return self.fsync(directory),
+        }
+        self
     }
 
     /// As [`Durable::sync_parent`].

@@ -15,7 +15,7 @@ use crate::calls::{Call, is_deep, tell};
 use crate::counters::{Counters, add};
 use crate::description::Description;
 use crate::early::WriteBack;
-use crate::engine::Engine;
+use crate::engine::{Engine, no_directory};
 use crate::error::DurabilityError;
 use crate::file_id::FileId;
 use crate::files::Asked;
@@ -107,7 +107,7 @@ impl Durable {
     }
 
     /// Begins to make the names in a directory durable: those of files that were created, renamed
-    /// or removed there.
+    /// or removed there. Anything but a directory is refused (`ENOTDIR`).
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -120,7 +120,15 @@ impl Durable {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn fsync_dir(&self, directory: &impl Description) -> Synced {
-        self.begin(directory, Kind::All)
+        let refused = self.refuse_dir(directory.file());
+        refused.unwrap_or_else(|| self.begin(directory, Kind::All))
+    }
+
+    /// The answer to a caller that gives something else for a directory.
+    pub(crate) fn refuse_dir(&self, file: &File) -> Option<Synced> {
+        let error = no_directory(file)?;
+        add(&self.engine.counts.asked, 1);
+        Some(Synced::done(&self.engine.failed(Err(error))))
     }
 
     /// [`Durable::fsync_dir`] of the directory that contains this name.

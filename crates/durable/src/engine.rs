@@ -458,6 +458,15 @@ fn end_job(files: &mut Files, syncs: &[Sync], was_commit: bool, took: Duration, 
     }
 }
 
+/// The error for a caller that gave something else for a directory. A sync of that would tell
+/// nothing of names.
+pub(crate) fn no_directory(file: &File) -> Option<DurabilityError> {
+    let id = FileId::of(file).ok().filter(|id| id.is != Is::Directory)?;
+    let error = io::Error::from(rustix::io::Errno::NOTDIR);
+    let failure = Failure { operation: "fsync_dir", error };
+    Some(commit::error(id, file, Kind::All, &failure).with(Loss::NoDirectory))
+}
+
 /// The error of a sync that did not begin: nothing is known to be lost, nor to be durable.
 pub(crate) fn runtime_ended(id: FileId, file: &File, kind: Kind) -> DurabilityError {
     let error = io::Error::from(rustix::io::Errno::CANCELED);

@@ -53,6 +53,8 @@ pub(crate) enum Loss {
     Data,
     /// The asker had nothing that could be synced: nothing is lost, and the failure is not kept.
     Refused,
+    /// The asker wanted names to be durable, and gave no directory.
+    NoDirectory,
     /// Records of a log that were not durable may be lost, and it is closed.
     Records,
     /// There was no room for a log's records, which wait.
@@ -76,6 +78,9 @@ impl Loss {
             Self::Refused => {
                 "it has no data of its own, or only its path is open: give a file that is open for reading or \
                  writing, a directory or a block device"
+            }
+            Self::NoDirectory => {
+                "no name has been made durable: give the directory that the name is in, or use sync_parent"
             }
             Self::Records => {
                 "records that were not durable before may be lost: open the log again, which finds what is there"

@@ -13,6 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use support::{Call, World};
 
 const EBADF: i32 = 9;
+const ENOTDIR: i32 = 20;
 const EINVAL: i32 = 22;
 
 struct Real {
@@ -63,6 +64,25 @@ fn a_descriptor_of_a_path_alone_is_refused_and_its_file_has_not_failed() {
         verdicts.for_each(|verdict| verdict.unwrap());
         assert_eq!(real.durable.failures(), []);
     }
+}
+
+/// Whoever gives the new file instead would take its name for durable.
+#[test]
+fn what_is_no_directory_has_no_names_to_sync() {
+    let real = Real::new();
+    let (file, folder) = (real.file("new"), File::open(real.folder.path()).unwrap());
+    let error = real.durable.fsync_dir(&file).wait().unwrap_err();
+    assert_eq!(error.errno, ENOTDIR);
+    assert!(error.file.ends_with("/new") && error.to_string().contains("no name"), "{error}");
+    let mut batch = real.durable.batch();
+    batch.fsync_dir(&file).fsync(&file).fsync_dir(&folder);
+    let [refused, synced, names] = batch.begin().wait().try_into().unwrap();
+    assert_eq!(refused.unwrap_err().errno, ENOTDIR);
+    synced.and(names).unwrap();
+    assert_eq!(real.durable.failures(), [], "it has not failed");
+    real.durable.fsync_dir(&folder).wait().unwrap();
+    // What cannot be synced at all is refused for that.
+    assert_eq!(real.durable.fsync_dir(&real.path_of("new")).wait().unwrap_err().errno, EBADF);
 }
 
 #[test]
