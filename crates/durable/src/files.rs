@@ -219,27 +219,25 @@ impl Files {
                 }
                 _ => waiting > 1 || strategy == Strategy::Filesystem,
             };
-            if filesystem.committing {
-                if commits {
-                    continue;
+            let next = if filesystem.committing && commits {
+                filesystem.take_single(strategy, depth)
+            } else {
+                let early = service == Service::EarlyCommits;
+                if commits && let Some(commit) = self.commit(device, early) {
+                    return Some(commit);
                 }
-            } else if commits
-                && let Some(commit) = self.commit(device, service == Service::EarlyCommits)
-            {
-                return Some(commit);
-            }
-            let Some(filesystem) = self.filesystems.get_mut(&device) else { continue };
-            if let Some(early) = filesystem.waves.begin(write_back, waiting, depth, Instant::now())
-            {
-                let files = self.begin_wave(device, early);
-                if early {
-                    self.begin_job(device);
-                    return Some(Job::WriteBack(device, files));
+                let Some(filesystem) = self.filesystems.get_mut(&device) else { continue };
+                let wave = filesystem.waves.begin(write_back, waiting, depth, Instant::now());
+                if let Some(early) = wave {
+                    let files = self.begin_wave(device, early);
+                    if early {
+                        self.begin_job(device);
+                        return Some(Job::WriteBack(device, files));
+                    }
                 }
-            }
-            let Some(filesystem) = self.filesystems.get_mut(&device) else { continue };
-            let Some(id) = filesystem.ready.pop_front() else { continue };
-            if let Some(sync) = self.begin(id) {
+                self.filesystems.get_mut(&device).and_then(|filesystem| filesystem.ready.pop())
+            };
+            if let Some(sync) = next.and_then(|id| self.begin(id)) {
                 self.begin_job(device);
                 return Some(Job::File(*sync));
             }
@@ -272,7 +270,8 @@ impl Files {
 
     /// Begins all files that wait on a filesystem, for a job that has begun, or begins.
     pub(crate) fn begin_waiting(&mut self, device: u64) -> Vec<Sync> {
-        let ids = self.filesystems.get_mut(&device).map(Filesystem::take_plain).unwrap_or_default();
+        let filesystem = self.filesystems.get_mut(&device);
+        let ids = filesystem.map(|filesystem| filesystem.ready.take_plain()).unwrap_or_default();
         let mut syncs = Vec::with_capacity(ids.len());
         syncs.extend(ids.into_iter().filter_map(|id| self.begin(id)).map(|sync| *sync));
         syncs
@@ -319,7 +318,7 @@ impl Files {
         let Some(filesystem) = self.filesystems.get_mut(&device) else { return Vec::new() };
         filesystem.beginning = early;
         let mut files = Vec::new();
-        for id in &filesystem.ready {
+        for id in filesystem.ready.iter() {
             let Some(next) = self.entries.get_mut(id).and_then(|entry| entry.next.as_mut()) else {
                 continue;
             };

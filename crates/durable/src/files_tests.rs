@@ -265,6 +265,40 @@ fn a_bulk_keeps_nobody_from_syncing_one_file() {
     }
 }
 
+#[test]
+fn a_bulk_that_waits_holds_up_nobody_with_one_file() {
+    let mut files = files();
+    let policy = Policy { depth: 2, write_back: WriteBack::Late, ..by(Strategy::Files) };
+    let next = |files: &mut Files, policy| match files.next_job(policy) {
+        Some(Job::File(sync)) => sync.id.inode,
+        other => panic!("{other:?}"),
+    };
+    let end_one = |files: &mut Files, inode| {
+        files.end(id(inode), Ok(()), || None);
+        let work = Work { files: 1, askers: 1, ..Work::default() };
+        files.end_job(DEVICE, Work { callers: usize::from(inode < 100), ..work }, TAKES, policy);
+    };
+    ask_for_a_bulk(&mut files, 100..200);
+    assert_eq!([next(&mut files, policy), next(&mut files, policy)], [100, 101]);
+    (1..=2).for_each(|inode| ask(&mut files, inode));
+    let order = [100, 1, 102, 2].map(|ends| {
+        end_one(&mut files, ends);
+        next(&mut files, policy)
+    });
+    assert_eq!(order, [1, 102, 2, 103], "nor is the bulk held up for ever");
+
+    // Nor while the bulk waits for its next commit.
+    let policy = by(Strategy::Auto);
+    end_one(&mut files, 101);
+    end_one(&mut files, 103);
+    assert!(matches!(files.next_job(policy), Some(Job::Commit(..))));
+    ask_for_a_bulk(&mut files, 200..300);
+    assert!(files.next_job(policy).is_none());
+    ask(&mut files, 3);
+    assert_eq!(next(&mut files, policy), 3);
+    assert!(files.next_job(policy).is_none());
+}
+
 /// How many callers the files of a batch have when a commit of them begins.
 fn callers_of(batch: &[u64], notes: bool) -> usize {
     let mut files = files();
@@ -297,7 +331,7 @@ fn files_of_batches_are_no_answers() {
             let all = ISSUERS * files;
             let callers_of = |number: usize| usize::from(number.is_multiple_of(files));
             (0..all).for_each(|number| filesystem.push(id(number as u64), callers_of(number)));
-            filesystem.take_plain();
+            filesystem.ready.take_plain();
             (0..all).for_each(|number| filesystem.begin(callers_of(number)));
             let mut end = |files, callers| {
                 let work = Work { was_commit, files, askers: files, callers, ..Work::default() };
@@ -333,7 +367,7 @@ fn a_bulk_is_not_one_of_those_who_sync_a_file_each() {
             let work = Work { files: batch, askers: batch, callers, ..Work::default() };
             let callers_of = |number| if number == 0 { callers } else { 0 };
             (0..batch).for_each(|number| filesystem.push(id(number as u64), callers_of(number)));
-            filesystem.take_plain();
+            filesystem.ready.take_plain();
             (0..batch).for_each(|number| filesystem.begin(callers_of(number)));
             let one = Work { files: 1, askers: 1, callers: 1, by_caller: true, ..Work::default() };
             filesystem.end_work(one, TAKES, policy, now);

@@ -1,7 +1,6 @@
 //! What is known about one filesystem: which of its files wait, what is under way there, and how
 //! callers are served. Pure.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,8 @@ use crate::early::Waves;
 use crate::file_id::FileId;
 use crate::group::{Group, Service};
 use crate::policy::Policy;
-use crate::strategy::Costs;
+use crate::ready::Ready;
+use crate::strategy::{Costs, Strategy};
 use crate::system::Failure;
 
 /// A filesystem that cannot be committed is looked at again after this long: there may have been no
@@ -20,8 +20,8 @@ const LOOKS: Duration = Duration::from_secs(1);
 /// One filesystem.
 #[derive(Debug, Default)]
 pub(crate) struct Filesystem {
-    /// Files that can be synced now, in the order in which they came.
-    pub(crate) ready: VecDeque<FileId>,
+    /// Files that can be synced now.
+    pub(crate) ready: Ready,
     /// How many callers asked for them.
     pub(crate) callers: usize,
     /// Whether it can be committed, once that is known: see [`System::commits`](crate::System).
@@ -133,7 +133,7 @@ impl Filesystem {
 
     /// One more file waits.
     pub(crate) fn push(&mut self, id: FileId, callers: usize) {
-        self.ready.push_back(id);
+        self.ready.push(id, callers > 0);
         self.callers += callers;
     }
 
@@ -144,22 +144,20 @@ impl Filesystem {
         self.syncing += 1;
     }
 
-    /// A file waits no longer, if it did.
-    pub(crate) fn forget(&mut self, id: FileId, callers: usize) {
-        let waiting = self.ready.len();
-        self.ready.retain(|ready| *ready != id);
-        if self.ready.len() < waiting {
-            self.callers -= callers;
-        }
+    /// Takes a file of a caller that asked for one and would otherwise wait with a bulk for the next
+    /// commit. If there are so many of these callers that they are worth a commit, they wait.
+    pub(crate) fn take_single(&mut self, strategy: Strategy, depth: usize) -> Option<FileId> {
+        let singles = self.ready.singles();
+        let is_beside_bulk = singles < self.ready.len();
+        let passes = is_beside_bulk && !self.costs.is_worth(strategy, singles, depth);
+        if passes { self.ready.pop_single() } else { None }
     }
 
-    /// Takes the waiting files that can be part of a commit. A commit would write nothing of what
-    /// is no file of the filesystem.
-    pub(crate) fn take_plain(&mut self) -> Vec<FileId> {
-        let ready = std::mem::take(&mut self.ready);
-        let (taken, left) = ready.into_iter().partition(|id| id.is.is_of_filesystem());
-        self.ready = left;
-        Vec::from(taken)
+    /// A file waits no longer, if it did.
+    pub(crate) fn forget(&mut self, id: FileId, callers: usize) {
+        if self.ready.remove(id) {
+            self.callers -= callers;
+        }
     }
 
     /// Notes that a job has synced files, and how long it took.

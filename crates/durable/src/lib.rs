@@ -24,8 +24,8 @@
 //! How it works:
 //!
 //! * Callers that sync the same file share its next sync (`files`).
-//! * Files that wait are synced side by side. Where it has been faster, the write-back of all of
-//!   them is begun first (`early`).
+//! * Files that wait are synced side by side, those of batches after those of other callers
+//!   (`ready`). Where it has been faster, the write-back of all of them is begun first (`early`).
 //! * If many files of one filesystem wait, one commit of that filesystem may sync them instead,
 //!   with a verdict for each file (`commit`). The measured costs decide which of the two is used
 //!   (`strategy`).
@@ -80,6 +80,7 @@ mod pace;
 mod policy;
 #[cfg(target_os = "linux")]
 mod range;
+mod ready;
 #[cfg(target_os = "linux")]
 mod ring;
 mod shared_file;
