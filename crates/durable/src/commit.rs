@@ -54,15 +54,17 @@ fn others(system: &dyn System, sync: &Sync) -> Result<(), Failure> {
 /// What came of a commit.
 pub(crate) struct Committed {
     pub(crate) verdicts: Vec<Verdict>,
-    /// This program may not commit filesystems: its files were synced one by one.
+    /// This program may not commit filesystems.
     pub(crate) is_forbidden: bool,
+    /// The commit was not enough, or not to be had: the files were synced one by one.
+    pub(crate) one_by_one: bool,
     /// How the flush of the device failed. Nobody can tell whose data was lost, so all have failed.
     pub(crate) lost: Option<Failure>,
 }
 
 impl Committed {
     fn of(verdicts: Vec<Verdict>) -> Self {
-        Self { verdicts, is_forbidden: false, lost: None }
+        Self { verdicts, is_forbidden: false, one_by_one: false, lost: None }
     }
 }
 
@@ -98,7 +100,7 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Com
         let mut has_heard = || hear(&mut verdicts, syncs, |sync| one(system, sync)) > lost_data;
         let is_lost = !is_told || (has_heard() && !is_no_flush);
         let lost = is_lost.then_some(failure);
-        return Committed { is_forbidden, lost, ..Committed::of(verdicts) };
+        return Committed { verdicts, is_forbidden, one_by_one: is_told, lost };
     }
     // `DURABLE-4`
     if commits == Commits::Flushed {
@@ -113,7 +115,7 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Com
         hear(&mut verdicts, syncs, |sync| one(system, sync));
     }
     let lost = flushed.err().filter(|_| !is_no_flush);
-    Committed { lost, ..Committed::of(verdicts) }
+    Committed { lost, one_by_one: is_no_flush, ..Committed::of(verdicts) }
 }
 
 /// Whether some data found no place on the disk: that says nothing about a flush.

@@ -25,7 +25,7 @@ pub struct Counters {
     pub asked: u64,
     /// Of these, syncs answered by a sync that other callers had asked for too.
     pub shared: u64,
-    /// Files synced one by one.
+    /// Files synced one by one, also because a commit was not enough or not to be had.
     pub files: u64,
     /// Files whose write-back was begun before their turn to be synced came.
     pub early: u64,

@@ -343,9 +343,10 @@ impl Engine {
             return (syncs, verdicts);
         }
         add(&self.counts.commits, 1);
-        add(&self.counts.committed, syncs.len() as u64);
-        let Committed { verdicts, is_forbidden, lost } =
+        let Committed { verdicts, is_forbidden, one_by_one, lost } =
             commit::all(&*self.system, &syncs, early, commits);
+        let counter = if one_by_one { &self.counts.files } else { &self.counts.committed };
+        add(counter, syncs.len() as u64);
         if is_forbidden {
             self.note_commits(device, false, false);
         }

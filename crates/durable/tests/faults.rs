@@ -360,6 +360,21 @@ fn where_the_flush_after_a_commit_finds_no_room_each_file_is_synced() {
     }
 }
 
+#[test]
+fn files_of_a_commit_that_are_synced_one_by_one_are_counted_as_such() {
+    for (call, errno) in [(Call::Filesystem, 1), (Call::Filesystem, 28), (Call::Flush, 28)] {
+        let world = World::new();
+        world.durable.set_strategy(Strategy::Filesystem);
+        let files = [world.file("one"), world.file("two")];
+        world.disk.say(errno);
+        world.disk.fail(call, &files[0], 1);
+        world.durable.fsync_many(&files).wait().into_iter().for_each(Result::unwrap);
+        let counters = world.durable.counters();
+        assert_eq!((counters.files, counters.commits, counters.committed), (2, 1, 0));
+        assert_eq!(counters.flushes_saved(), 0);
+    }
+}
+
 /// A description that is not asked now would report the error later, of other data.
 #[test]
 fn all_descriptions_of_a_file_are_asked_whatever_the_first_ones_say() {
