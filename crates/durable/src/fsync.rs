@@ -6,6 +6,7 @@ use homing_runtime::Runtime;
 
 use crate::description::Description;
 use crate::durable::Durable;
+use crate::error::DurabilityError;
 use crate::synced::{Synced, SyncedMany};
 
 /// Makes files durable with the [`Runtime`]'s own engine, [`Durable::of`]. Bring this trait into
@@ -28,7 +29,7 @@ use crate::synced::{Synced, SyncedMany};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Fsync {
-    /// The engine, for everything else: calls that wait, batches, losses, settings, counters.
+    /// The engine, for everything else: batches, calls back, losses, settings, counters.
     fn durable(&self) -> Durable;
 
     /// [`Durable::fsync`].
@@ -39,6 +40,46 @@ pub trait Fsync {
     /// [`Durable::fdatasync`].
     fn fdatasync(&self, file: &impl Description) -> Synced {
         self.durable().fdatasync(file)
+    }
+
+    /// [`Durable::fsync_and_wait`]: the fastest way for a caller that has one file and waits.
+    ///
+    /// # Errors
+    /// As [`Durable::fsync_and_wait`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// use std::io::Write;
+    ///
+    /// use homing_durable::Fsync;
+    ///
+    /// # let mut file = tempfile::tempfile()?;
+    /// file.write_all(b"committed")?;
+    /// runtime.fsync_and_wait(&file)?; // on this thread, if nothing else is under way
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn fsync_and_wait(&self, file: &impl Description) -> Result<(), DurabilityError> {
+        self.durable().fsync_and_wait(file)
+    }
+
+    /// [`Durable::fdatasync_and_wait`].
+    ///
+    /// # Errors
+    /// As [`Durable::fsync_and_wait`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// use std::os::unix::fs::FileExt;
+    ///
+    /// use homing_durable::Fsync;
+    ///
+    /// # let file = tempfile::tempfile()?;
+    /// file.write_all_at(b"changed in place", 0)?;
+    /// runtime.fdatasync_and_wait(&file)?; // the data and what is needed to read it, no more
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn fdatasync_and_wait(&self, file: &impl Description) -> Result<(), DurabilityError> {
+        self.durable().fdatasync_and_wait(file)
     }
 
     /// [`Durable::sync_range`].

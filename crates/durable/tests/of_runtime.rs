@@ -38,10 +38,12 @@ fn each_call_is_there() {
     let files = [file(), file()];
     runtime.fsync(&files[0]).wait().unwrap();
     runtime.fdatasync(&files[0]).wait().unwrap();
+    runtime.fsync_and_wait(&files[0]).unwrap();
+    runtime.fdatasync_and_wait(&files[0]).unwrap();
     runtime.sync_range(&files[0], 0..1).wait().unwrap();
     runtime.fsync_dir(&File::open(folder.path()).unwrap()).wait().unwrap();
     assert!(runtime.fsync_many(&files).wait().iter().all(Result::is_ok));
-    assert_eq!(runtime.durable().counters().asked, 6);
+    assert_eq!(runtime.durable().counters().asked, 8);
 }
 
 #[test]
