@@ -1,9 +1,14 @@
 //! Many syncs that begin together, so that the engine sees that there are many.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
+
+use homing_runtime::blocking;
+use rustix::process::{Resource, getrlimit};
 
 use crate::description::Description;
 use crate::durable::{Durable, Kind};
@@ -18,6 +23,10 @@ pub(crate) const BULK: usize = 8;
 /// writes back the data of the others, while those are still being asked for. Derived: asking for
 /// this many takes 5 ms, as long as the flush that this costs on a slow disk.
 pub(crate) const BEGINS_EARLY: usize = 4000;
+
+/// A batch leaves this many descriptors to other threads: if fewer are left, what has been asked for
+/// ends before more is. Chosen: what a server opens in the time that a part of a batch takes.
+const LEFT: u64 = 64;
 
 /// Syncs of several kinds that begin together, so that one commit of the filesystem may do for all
 /// of them. Dropping a batch begins its syncs, too. Only later syncs of the files then learn of a
@@ -52,11 +61,33 @@ pub struct Batch {
     expected: usize,
     /// It has begun; and how many flushes of devices had failed before.
     begun: Option<u64>,
+    /// How many of its syncs have ended because few descriptors were left.
+    ended: usize,
+    /// How many descriptors have been kept since somebody looked how many are left.
+    kept: usize,
+}
+
+/// A description that notes the number of the descriptor that is kept for it.
+struct Noting<'a, D> {
+    of: &'a D,
+    kept: Cell<Option<RawFd>>,
+}
+
+impl<D: Description> Description for Noting<'_, D> {
+    fn file(&self) -> &File {
+        self.of.file()
+    }
+
+    fn keep(&self) -> io::Result<Arc<File>> {
+        let kept = self.of.keep()?;
+        self.kept.set(Some(kept.as_raw_fd()));
+        Ok(kept)
+    }
 }
 
 impl Batch {
     pub(crate) fn new(durable: Durable) -> Self {
-        Self { durable, all: Vec::new(), first: None, expected: 0, begun: None }
+        Self { durable, all: Vec::new(), first: None, expected: 0, begun: None, ended: 0, kept: 0 }
     }
 
     /// There will be at least this many files.
@@ -78,7 +109,8 @@ impl Batch {
         if self.first.is_none() {
             self.first = FileId::of(file.file()).ok();
         }
-        let mut synced = self.durable.ask(file, kind, 0, is_fresh);
+        let noting = Noting { of: file, kept: Cell::default() };
+        let mut synced = self.durable.ask(&noting, kind, 0, is_fresh);
         if let Some(since) = self.begun {
             synced = self.durable.engine.unless_lost(since, (file, kind), synced);
         }
@@ -89,7 +121,32 @@ impl Batch {
         {
             self.begun = self.durable.engine.begin_bulk(first.device, self.expected);
         }
+        // The asker's own descriptor takes none.
+        let own = (!is_fresh).then(|| file.file().as_raw_fd());
+        if let Some(kept) = noting.kept.get().filter(|kept| Some(*kept) != own) {
+            self.leave_descriptors(kept);
+        }
         self
+    }
+
+    /// Lets the syncs that were asked for end if this descriptor is one of the last. The system
+    /// gives the lowest number that is free.
+    fn leave_descriptors(&mut self, last: RawFd) {
+        self.kept += 1;
+        if self.kept < BULK {
+            return;
+        }
+        self.kept = 0;
+        let limit = getrlimit(Resource::Nofile).current;
+        if limit.is_none_or(|limit| u64::from(last.unsigned_abs()) + LEFT < limit) {
+            return;
+        }
+        let engine = &self.durable.engine;
+        self.begun.get_or_insert(engine.losses());
+        engine.go_on();
+        let part = &self.all[self.ended..];
+        blocking(|| part.iter().for_each(|synced| drop(synced.outcome.wait())));
+        self.ended = self.all.len();
     }
 
     /// As [`Durable::fsync_dir`].

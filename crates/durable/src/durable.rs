@@ -170,6 +170,10 @@ impl Durable {
 
     /// [`Durable::fsync`] of many files. The result has the verdict of each, in their order.
     ///
+    /// Each [`File`] takes one more descriptor until its sync has ended; an [`Arc`] of one takes
+    /// none. If few are left to the process (`ulimit -n`), the files are synced in parts, and this
+    /// returns when the last part begins.
+    ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
     /// # let durable = homing_durable::Durable::new(&runtime)?;

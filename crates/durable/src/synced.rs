@@ -81,7 +81,7 @@ impl Outcome {
         }
     }
 
-    fn wait(&self) -> Verdict {
+    pub(crate) fn wait(&self) -> Verdict {
         let mut state = self.state();
         state.threads += 1;
         let no_verdict = |state: &mut State| state.verdict.is_none();
