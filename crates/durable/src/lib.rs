@@ -76,6 +76,7 @@ mod gather;
 mod gathers;
 mod group;
 mod log;
+mod noted;
 mod pace;
 mod policy;
 #[cfg(target_os = "linux")]

@@ -164,6 +164,8 @@ impl Server {
             queue(&name, Some(FLUSHES_MAX)).expect("the name is fine")
         };
         let flushes = told.iter().map(flush).collect();
+        let durable = Durable::of(runtime);
+        exports.iter().for_each(|export| export.device.report_to(&durable));
         Ok(Self {
             listener: Arc::new(Listener::bind(endpoint)?),
             shared: Arc::new(Shared {
@@ -171,7 +173,7 @@ impl Server {
                 devices: exports.into_iter().map(|export| export.device).collect(),
                 crypt: queue("crypt", None).expect("the name is fine"),
                 flushes,
-                durable: Durable::of(runtime),
+                durable,
                 draining: Arc::default(),
                 crypt_on: options.crypt_on,
                 pollers: Arc::new(Pollers::new(options.busy_poll)),

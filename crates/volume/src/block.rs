@@ -145,6 +145,12 @@ pub trait Block: Send + Sync {
         done(self.write(offset, data, Durability::Flushed));
     }
 
+    /// From now on, has the engine count the syncs that this device does without it, and keep their
+    /// failures. A device that does no syncs itself tells the one below.
+    fn report_to(&self, durable: &Durable) {
+        let _ = durable;
+    }
+
     /// Says that the contents are not needed any more; what they are afterwards is undefined.
     /// A device may ignore it.
     fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError>;

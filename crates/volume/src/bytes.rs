@@ -247,6 +247,10 @@ impl<B: Block> Block for Bytes<B> {
         self.below.write_through(durable, offset, data, done);
     }
 
+    fn report_to(&self, durable: &Durable) {
+        self.below.report_to(durable);
+    }
+
     /// Only whole blocks are discarded: the rest of a partial one is still needed.
     fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError> {
         let Some((offset, length)) = self.inner(offset, length) else { return Ok(()) };

@@ -233,6 +233,10 @@ impl<B: Block> Block for Cached<B> {
         }
     }
 
+    fn report_to(&self, durable: &Durable) {
+        self.below.report_to(durable);
+    }
+
     fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError> {
         check_range(self, offset, length);
         self.check()?;

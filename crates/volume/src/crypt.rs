@@ -101,6 +101,10 @@ impl<B: Block> Block for Crypt<B> {
         }
     }
 
+    fn report_to(&self, durable: &Durable) {
+        self.below.report_to(durable);
+    }
+
     fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError> {
         check_range(self, offset, length);
         if self.allow_discards { self.below.discard(offset, length) } else { Ok(()) }

@@ -93,7 +93,7 @@ impl File {
     /// Does one durable write: by `RWF_DSYNC` if the system has it, otherwise by a flush after it.
     fn write_durably(&self, offset: u64, data: &[u8]) -> Result<(), BlockError> {
         let write_error = |error| io_error("write", offset, data.len(), error);
-        let whole = self.syncs.run(|file| {
+        self.syncs.run_as("pwritev2", |file| {
             let mut done = 0;
             while done < data.len() {
                 let at = self.start + offset + done as u64;
@@ -102,7 +102,11 @@ impl File {
                     Ok(0) => return Err(SyncError::NotBegun(write_error(write_zero()))),
                     Ok(count) => done += count,
                     Err(Errno::INTR) => {}
-                    Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(false),
+                    Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                        let written = file.write_all_at(rest, at);
+                        written.map_err(|error| SyncError::NotBegun(write_error(error)))?;
+                        return file.sync_data().map_err(SyncError::Lost);
+                    }
                     // A full disk is mostly found before anything is accepted: then the same write
                     // fails without DSYNC, too. If it does not fail, the write-back did. If it
                     // does, both may have failed.
@@ -114,13 +118,8 @@ impl File {
                     Err(errno) => return Err(SyncError::Lost(errno.into())),
                 }
             }
-            Ok(true)
-        });
-        if whole? {
-            return Ok(());
-        }
-        self.file.write_all_at(data, self.start + offset).map_err(write_error)?;
-        self.flush()
+            Ok(())
+        })
     }
 }
 
@@ -219,6 +218,10 @@ impl Block for File {
             Ok(()) => self.flush_through(durable, done),
             Err(error) => done(Err(error)),
         }
+    }
+
+    fn report_to(&self, durable: &Durable) {
+        self.syncs.report_to(durable);
     }
 
     fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError> {
@@ -431,19 +434,39 @@ mod tests {
             device.write_through(&durable, 0, &mut [byte; 4096], done);
             receiver.recv().unwrap()
         };
+        device.report_to(&durable);
+        // Nobody is there to share with.
         write(9).unwrap();
-        assert_eq!(durable.counters().asked, 0, "nobody is there to share with");
+        assert_eq!(durable.counters().asked, 1, "it is counted all the same");
         // Two others are under way.
         for _ in 0..2 {
             device.forced.begin(Sharing::Auto, Instant::now());
         }
         write(1).unwrap();
-        assert_eq!(durable.counters().asked, 1);
+        assert_eq!(durable.counters().asked, 2);
         assert!(matches!(write(2), Err(BlockError::Flush(_))));
         assert!(matches!(write(3), Err(BlockError::Poisoned)));
         (0..2).for_each(|_| device.forced.end(Instant::now()));
         assert!(matches!(write(4), Err(BlockError::Poisoned)), "also by itself");
-        assert_eq!(durable.counters().asked, 2);
+        assert_eq!(durable.counters().asked, 3);
+    }
+
+    #[test]
+    fn a_durable_write_by_itself_that_fails_is_among_the_engines_failures() {
+        let runtime = Runtime::new().unwrap();
+        let durable = Durable::new(&runtime).unwrap();
+        let path = tempfile::NamedTempFile::new().unwrap();
+        path.as_file().set_len(4096).unwrap();
+        // It is not open for writing.
+        let device = File::new(Arc::new(fs::File::open(&path).unwrap()), 0, 4096, 4096);
+        device.report_to(&durable);
+        let (sender, receiver) = mpsc::channel();
+        let done = Box::new(move |result| sender.send(result).unwrap());
+        device.write_through(&durable, 0, &mut [1; 4096], done);
+        assert!(matches!(receiver.recv().unwrap(), Err(BlockError::Flush(_))));
+        assert!(matches!(device.flush(), Err(BlockError::Poisoned)));
+        assert_eq!((durable.counters().asked, durable.counters().failed), (1, 1));
+        assert_eq!(durable.failures()[0].errno, Errno::BADF.raw_os_error());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use homing_runtime::Runtime;
 
 use crate::block::{Block, BlockError, Durability, Extent, Write};
 use crate::xts::{Cipher, SectorSize, XtsKey};
-use crate::{Bytes, Cached, Crypt, WritePolicy};
+use crate::{Bytes, Cached, Crypt, File, WritePolicy};
 
 const BLOCK: usize = 4096;
 
@@ -110,7 +110,7 @@ impl Block for Shared {
     }
 }
 
-fn encrypted(disk: Shared) -> Bytes<Crypt<Shared>> {
+fn encrypted<B: Block>(disk: B) -> Bytes<Crypt<B>> {
     let key = XtsKey::new(&std::array::from_fn::<u8, 64, _>(|i| i as u8)).unwrap();
     Bytes::new(Crypt::new(disk, Cipher::new(&key, SectorSize::B4096), true))
 }
@@ -168,6 +168,27 @@ fn what_was_durable_survives_a_power_cut_in_all_its_parts_through_all_layers() {
             assert!(left == model[offset..offset + length], "{told:?}");
         }
     }
+}
+
+#[test]
+fn the_engine_counts_every_durable_write_through_all_layers() {
+    let runtime = Runtime::new().unwrap();
+    let durable = Durable::new(&runtime).unwrap();
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(1 << 20).unwrap();
+    let below = encrypted(File::new(Arc::new(file), 0, 1 << 20, BLOCK as u32));
+    let cache = PageCache::builder(16 << 20).build().unwrap();
+    let device =
+        Cached::new(below, &cache, &cache.group("test").build(), WritePolicy::Back).unwrap();
+    device.report_to(&durable);
+    let mut asked = 0;
+    let mut is_counted = || std::mem::replace(&mut asked, durable.counters().asked) < asked;
+    device.write(9000, &mut [1; 100], Durability::Flushed).unwrap();
+    assert!(is_counted());
+    device.write_zeroes(9000, 100, Durability::Flushed).unwrap();
+    assert!(is_counted());
+    wait_for(|done| device.write_through(&durable, 9000, &mut [2; 100], done)).unwrap();
+    assert!(is_counted());
 }
 
 /// The parts that can be written are durable all the same, and the caller of the flush is told of

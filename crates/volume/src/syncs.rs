@@ -8,7 +8,7 @@
 //! * `SYNC-1` A sync has its description to itself. Each description is told of a write-back that
 //!   failed before, so it does not matter which one is used. Some are for flushes that go through
 //!   an engine, which gives one to each of its syncs; the others are for syncs outside the engine:
-//!   durable writes, and flushes without an engine.
+//!   durable writes, and flushes without an engine. The engine is told of those.
 //! * `SYNC-2` A failure poisons the device before the description is let go, so the next sync
 //!   through it finds the device poisoned. The engine keeps this rule for its own descriptions.
 //!
@@ -19,7 +19,8 @@ use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
+use std::time::Instant;
 
 use homing_durable::{DurabilityError, Durable, SharedFile};
 use rustix::fs::OFlags;
@@ -44,6 +45,8 @@ pub(crate) struct Syncs {
     /// file could not be opened anew.
     asked: Option<Mutex<Arc<fs::File>>>,
     poisoned: Arc<AtomicBool>,
+    /// The engine that counts the syncs outside it, and keeps their failures.
+    told: OnceLock<Durable>,
 }
 
 impl Syncs {
@@ -65,7 +68,14 @@ impl Syncs {
             descriptions: descriptions.into_iter().map(Mutex::new).collect(),
             asked: more().next().map(Mutex::new),
             poisoned: Arc::default(),
+            told: OnceLock::new(),
         }
+    }
+
+    /// From now on, tells the engine of syncs outside it. There is one engine in a program, so this
+    /// does nothing when it has been called before.
+    pub(crate) fn report_to(&self, durable: &Durable) {
+        self.told.get_or_init(|| durable.clone());
     }
 
     /// Makes all of the file durable by a sync of the engine, and calls `done`.
@@ -99,6 +109,15 @@ impl Syncs {
         &self,
         sync: impl FnOnce(&fs::File) -> Result<T, SyncError>,
     ) -> Result<T, BlockError> {
+        self.run_as("fdatasync", sync)
+    }
+
+    /// As [`Syncs::run`], for a sync by this system call.
+    pub(crate) fn run_as<T>(
+        &self,
+        operation: &'static str,
+        sync: impl FnOnce(&fs::File) -> Result<T, SyncError>,
+    ) -> Result<T, BlockError> {
         let free = self.descriptions.iter().find_map(|one| match one.try_lock() {
             Ok(file) => Some(file),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -107,20 +126,24 @@ impl Syncs {
         let last = || self.descriptions.last().expect("there is one at least");
         let file = free.unwrap_or_else(|| last().lock().unwrap_or_else(PoisonError::into_inner));
         self.check_health()?;
+        let began = Instant::now();
         // `SYNC-2`: no other sync has the description before it is known what this one was told.
-        sync(&file).map_err(|error| match error {
-            SyncError::Lost(source) => self.lost(source),
-            SyncError::NotBegun(error) => error,
-            SyncError::Unclear(error) => match self.ask_another() {
-                Ok(()) => error,
-                Err(source) => self.lost(source),
+        let synced = match sync(&file) {
+            Ok(synced) => Ok(synced),
+            Err(SyncError::Lost(source)) => Err(source),
+            Err(SyncError::NotBegun(error)) => return Err(error),
+            Err(SyncError::Unclear(error)) => match self.ask_another() {
+                Ok(()) => return Err(error),
+                Err(source) => Err(source),
             },
-        })
-    }
-
-    fn lost(&self, source: io::Error) -> BlockError {
-        self.poisoned.store(true, Ordering::Release);
-        BlockError::Flush(source)
+        };
+        if synced.is_err() {
+            self.poisoned.store(true, Ordering::Release);
+        }
+        if let Some(durable) = self.told.get() {
+            durable.note_sync(&file, operation, began, synced.as_ref().err());
+        }
+        synced.map_err(BlockError::Flush)
     }
 
     /// Asks whether data was lost. The description of a sync may have told that already, and each
@@ -232,7 +255,8 @@ mod tests {
             // As if the file could not be opened anew.
             let description = Mutex::new(Arc::new(tempfile::tempfile().unwrap()));
             let (descriptions, poisoned) = (vec![description], Arc::default());
-            let syncs = Syncs { shared: None, descriptions, asked: None, poisoned };
+            let told = OnceLock::new();
+            let syncs = Syncs { shared: None, descriptions, asked: None, poisoned, told };
             let begun = AtomicBool::new(false);
             let next = std::thread::scope(|scope| {
                 let next = scope.spawn(|| {
@@ -288,6 +312,29 @@ mod tests {
         assert!(matches!(health, Err(BlockError::Poisoned)), "{health:?}");
         assert!(matches!(receiver.recv().unwrap().0, Err(BlockError::Poisoned)));
         assert_eq!(durable.counters().asked, 1, "the poison is asked first");
+    }
+
+    #[test]
+    fn the_engine_counts_syncs_outside_it_and_keeps_their_failure() {
+        let runtime = Runtime::new().unwrap();
+        let durable = Durable::new(&runtime).unwrap();
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let syncs = Syncs::new(&file);
+        syncs.report_to(&durable);
+        syncs.run(|file| file.sync_data().map_err(SyncError::Lost)).unwrap();
+        let full = || BlockError::Flush(io::ErrorKind::StorageFull.into());
+        assert!(syncs.run(|_| Err::<(), _>(SyncError::NotBegun(full()))).is_err());
+        let of = |counters: homing_durable::Counters| {
+            let answers = (counters.latency_ns.count(), counters.batches.count());
+            (counters.asked, counters.files, answers, counters.failed)
+        };
+        assert_eq!(of(durable.counters()), (1, 1, (1, 1), 0), "what has not begun does not count");
+        let eio = || io::Error::from_raw_os_error(5);
+        assert!(syncs.run_as("pwritev2", |_| Err::<(), _>(SyncError::Lost(eio()))).is_err());
+        assert_eq!(of(durable.counters()), (2, 2, (2, 2), 1));
+        let failures = durable.failures();
+        assert_eq!((failures.len(), failures[0].errno, failures[0].operation), (1, 5, "pwritev2"));
+        assert!(durable.acknowledge_loss(&file).is_some(), "it is of this file");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use homing_nbd::RequestHeader;
 use homing_nbd::wire::{command, command_flag};
 use homing_server::{CryptOn, ServerOptions};
-use homing_volume::{Block, BlockError, Durability, Extent};
+use homing_volume::{Block, BlockError, Bytes, Durability, Extent, File};
 
 use crate::client::Pipelined;
 use crate::{serve, socket};
@@ -198,5 +198,21 @@ fn what_came_before_rubbish_is_done() {
         // This ends when the server has hung up.
         let _ = client.0.read_to_end(&mut Vec::new());
         assert!(disk.0.lock().unwrap()[0][..LEN].iter().all(|byte| *byte == 1));
+    });
+}
+
+#[test]
+fn the_engine_counts_a_write_with_fua_that_shares_no_sync() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(SIZE as u64).unwrap();
+    let device = Arc::new(Bytes::new(File::new(Arc::new(file), 0, SIZE as u64, 4096)));
+    let (_folder, endpoint) = socket();
+    serve(&endpoint, &[("disk", &device)], &ServerOptions::default(), |served| {
+        let mut client = Pipelined::connect(&served.endpoint);
+        // The second one begins and ends within blocks.
+        for (offset, asked) in [(0, 1), (LEN / 2, 3)] {
+            ask(&mut client, &[(command_flag::FUA, command::WRITE, offset, LEN)]);
+            assert_eq!(served.durable.counters().asked, asked);
+        }
     });
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use homing::{Runtime, Scope, Workqueue};
+use homing::{Durable, Runtime, Scope, Workqueue};
 use homing_nbd::wire::command;
 use homing_server::load::{self, LoadError, Pattern, Phase, Written};
 use homing_server::{CryptOn, Endpoint, ServedExport, Server, ServerHandle, ServerOptions};
@@ -136,6 +136,7 @@ struct Served {
     endpoint: Endpoint,
     handle: ServerHandle,
     crypt: Workqueue,
+    durable: Durable,
     has_ended: AtomicBool,
 }
 
@@ -160,6 +161,7 @@ fn serve<D: Block + 'static>(
         endpoint: server.endpoint().unwrap(),
         handle: server.handle(),
         crypt: server.crypt_workqueue().clone(),
+        durable: server.durable().clone(),
         has_ended: AtomicBool::new(false),
     };
     std::thread::scope(|scope| {
