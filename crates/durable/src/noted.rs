@@ -1,4 +1,5 @@
-//! Syncs that are done without the engine: it counts them, and keeps their failures.
+//! Syncs that are done without the engine, by its users and by logs: it counts them, and keeps
+//! their users' failures.
 
 use std::fs::File;
 use std::io;
@@ -38,7 +39,6 @@ impl Durable {
         began: Instant,
         failure: Option<&io::Error>,
     ) {
-        add(&self.engine.counts.asked, 1);
         self.engine.note_one(1, began.elapsed());
         if let Some(error) = failure {
             self.engine.note_lost(file, operation, error);
@@ -47,11 +47,13 @@ impl Durable {
 }
 
 impl Engine {
-    /// Counts a sync of one file, which took this long and answered so many.
-    fn note_one(&self, callers: u64, took: Duration) {
+    /// Counts a sync of one file, which answered so many callers; the first asked so long ago.
+    pub(crate) fn note_one(&self, callers: usize, took: Duration) {
+        add(&self.counts.asked, callers as u64);
+        add(&self.counts.shared, callers.saturating_sub(1) as u64);
         add(&self.counts.files, 1);
         self.counts.latency_ns.note(nanoseconds(took));
-        self.counts.batches.note(callers);
+        self.counts.batches.note(callers as u64);
     }
 
     fn note_lost(&self, file: &Arc<File>, operation: &'static str, error: &io::Error) {

@@ -83,6 +83,11 @@ fn many_who_commit_share_a_flush() {
     // Committers on a thread may have come after the second flush began.
     let flushes = world.disk.calls(&file).len();
     assert!((2..=4).contains(&flushes), "{flushes} flushes");
+    let counters = world.durable.counters();
+    let counts = [counters.files, counters.latency_ns.count(), counters.batches.count()];
+    assert_eq!(counts, [flushes as u64; 3]);
+    // The others' records may have been durable when they committed.
+    assert!(counters.asked >= 11 && counters.shared + counters.files == counters.asked);
     assert_eq!(read(&log).len(), 21);
 }
 
@@ -109,6 +114,7 @@ fn a_failed_flush_is_heard_by_all_and_the_log_refuses_until_it_is_opened_anew() 
     assert!(matches!(log.append(b"more"), Err(LogError::Failed(error)) if error.errno == 5));
     assert!(log.commit_and_wait(next).is_err() && log.commit(next).wait().is_err());
     assert_eq!(world.disk.calls(&file).len(), 2, "the kernel would say that all is well");
+    assert_eq!((world.durable.counters().failed, world.durable.failures().len()), (1, 0));
     log.commit_and_wait(fine).unwrap();
     assert_eq!((log.durable_sequence(), read(&log).len()), (fine, 1));
     drop(log);

@@ -67,6 +67,8 @@ pub(super) struct State {
     /// The outcome that callers of pending records wait for, and how many do.
     next: Option<Arc<Outcome>>,
     waiting: usize,
+    /// When the first of them asked.
+    asked_at: Instant,
     gather: Gather,
     pub(super) cuts: Cuts,
     pub(super) failed: Option<DurabilityError>,
@@ -87,6 +89,8 @@ pub(super) struct Tail {
 struct Running {
     last: u64,
     bytes: usize,
+    /// How many callers it answers.
+    callers: usize,
     outcome: Arc<Outcome>,
     cut: Option<Arc<Outcome>>,
 }
@@ -124,6 +128,7 @@ impl State {
             running: None,
             next: None,
             waiting: 0,
+            asked_at: Instant::now(),
             gather: Gather::default(),
             cuts: Cuts::default(),
             failed: None,
@@ -143,15 +148,19 @@ impl State {
         if let Some(error) = &self.failed {
             return Ok(Synced::done(&Err(error.clone())));
         }
-        if let Some(running) = &self.running
+        if let Some(running) = &mut self.running
             && sequence.0 <= running.last
         {
+            running.callers += 1;
             return Ok(Synced::of(Arc::clone(&running.outcome)));
         }
         Err(self.wait_for_next())
     }
 
     fn wait_for_next(&mut self) -> Arc<Outcome> {
+        if self.waiting == 0 {
+            self.asked_at = Instant::now();
+        }
         self.waiting += 1;
         Arc::clone(self.next.get_or_insert_default())
     }
@@ -278,13 +287,18 @@ impl Shared {
             let told = Told { outcomes: Vec::new(), verdict: Ok(()) };
             return Led { more: false, removes: false, told };
         };
-        let group = std::mem::take(&mut state.waiting);
+        let (group, asked_at) = (std::mem::take(&mut state.waiting), state.asked_at);
         let (spare, mut tail) = (std::mem::take(&mut state.spare), state.tail.clone());
         let bytes = std::mem::replace(&mut state.pending, spare);
         let last = state.appended;
         let plan = state.plan(self.log, bytes.len() as u64, self.segment_length);
-        let (length, cut) = (bytes.len(), plan.cut.clone());
-        state.running = Some(Running { last, bytes: length, outcome: Arc::clone(&outcome), cut });
+        state.running = Some(Running {
+            last,
+            bytes: bytes.len(),
+            callers: group,
+            outcome: Arc::clone(&outcome),
+            cut: plan.cut.clone(),
+        });
         drop(state);
 
         let (began, since) = (Instant::now(), self.engine.losses());
@@ -296,7 +310,8 @@ impl Shared {
         let mut state = self.state();
         let waiting = state.waiting;
         state.gather.ended(began.elapsed(), Instant::now(), group, waiting);
-        state.running = None;
+        let callers = state.running.take().map_or(group, |running| running.callers);
+        self.engine.note_one(callers, asked_at.elapsed());
         let (mut outcomes, mut verdict) = (vec![outcome], Ok(()));
         if written.is_ok() {
             state.tail = tail;
@@ -334,7 +349,8 @@ impl Shared {
         let (more, removes) = (state.led, state.cuts.begins());
         drop(state);
         self.quiet.notify_all();
-        Led { more, removes, told: Told { outcomes, verdict } }
+        let told = Told { outcomes, verdict: self.engine.failed(verdict) };
+        Led { more, removes, told }
     }
 
     /// Refuses everything from now on, waits for what is under way, and unlocks the folder.

@@ -91,6 +91,10 @@ impl fmt::Display for Sequence {
 /// it writes. So as many threads are taken as such logs commit at the same time, unless
 /// `workqueue/durable/max_active` is set.
 ///
+/// [`Durable::counters`] counts each write as a sync of one file, for the commits and cuts that
+/// waited for it. A commit of records that are durable already is not counted. A failed write is
+/// one failure there, and none of [`Durable::failures`].
+///
 /// ```
 /// use homing_durable::{Durable, Log};
 /// use homing_runtime::Runtime;
