@@ -11,8 +11,12 @@
 //! durable/latency_ns    ro  how many syncs took less than so long: a line for each bucket
 //! durable/batch_sizes   ro  how many syncs answered fewer askers than so many: likewise
 //! durable/filesystems   ro  what waits, what it costs, how it is served: a line for each
-//! durable/failed        ro  the failures that nobody has acknowledged: a line for each
+//! durable/failed        ro  the failures that nobody has acknowledged: a line for each, with the
+//!                           error's number, the system call, the file, its bytes that may be lost,
+//!                           and when it was first seen, in seconds since 1970
 //! ```
+
+use std::time::UNIX_EPOCH;
 
 use homing_control::{Attribute, AttributeError, AttributeTree};
 
@@ -182,8 +186,10 @@ fn histogram(histogram: &Histogram) -> String {
 
 fn failed(failures: &[DurabilityError]) -> String {
     let line = |error: &DurabilityError| {
+        let DurabilityError { file, range, operation, errno, first_seen, .. } = error;
+        let seen = first_seen.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         // Quoted, so that nothing in a path looks like another line.
-        format!("{} {} {:?}", error.errno, error.operation, error.file)
+        format!("{errno} {operation} {file:?} bytes {range:?} first_seen {seen}")
     };
     failures.iter().map(line).collect::<Vec<_>>().join("\n")
 }

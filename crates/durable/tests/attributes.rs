@@ -67,6 +67,7 @@ fn counters_histograms_and_failures_tell_what_has_happened() {
     let world = World::new();
     let tree = world.durable.attributes();
     let files: Vec<_> = (0..5).map(|number| world.file(&number.to_string())).collect();
+    files[4].set_len(7).unwrap();
     world.durable.set_strategy(Strategy::Filesystem);
     world.disk.hold(true);
     let first = world.durable.fsync_many(&files);
@@ -103,7 +104,9 @@ fn counters_histograms_and_failures_tell_what_has_happened() {
     let filesystems = tree.get("durable/filesystems").unwrap();
     assert!(filesystems.contains(" waiting 0 committing 0 file_ns - commit_ns "), "{filesystems}");
     let failed = tree.get("durable/failed").unwrap();
-    assert!(failed.starts_with("5 sync_file_range \"/") && failed.ends_with("/4\""), "{failed}");
-    world.durable.acknowledge_loss(&files[4]).unwrap();
+    let error = world.durable.acknowledge_loss(&files[4]).unwrap();
+    let seen = error.first_seen.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let end = format!("/4\" bytes 0..7 first_seen {seen}");
+    assert!(failed.starts_with("5 sync_file_range \"/") && failed.ends_with(&end), "{failed}");
     assert_eq!(tree.get("durable/failed").unwrap(), "");
 }
