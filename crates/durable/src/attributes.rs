@@ -162,6 +162,7 @@ fn counters(counters: &Counters) -> String {
     let all = [
         ("asked", Some(counters.asked)),
         ("shared", Some(counters.shared)),
+        ("batches", Some(counters.batches.count())),
         ("files", Some(counters.files)),
         ("early", Some(counters.early)),
         ("commits", Some(counters.commits)),

@@ -83,6 +83,7 @@ fn counters_histograms_and_failures_tell_what_has_happened() {
     for line in [
         "asked 8",
         "shared 2",
+        "batches 2",
         "files 0",
         "early 0",
         "commits 2",

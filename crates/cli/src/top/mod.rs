@@ -55,7 +55,8 @@ What is shown, since the previous refresh unless it says otherwise:
   CPUs         how much of its time a worker ran items; how often it slept
   workqueues   items a second, CPU time, how far items were pulled, and
                since the start how long 99 of 100 waited
-  durability   syncs requested, those that shared one, commits, their times
+  durability   syncs requested, those that shared one, commits, callers
+               a sync; since the start their times
   cache        each group's memory, and how many of its reads were hits
 
 Keys: s sorts workqueues by CPU time, items or name; space pauses; q quits.

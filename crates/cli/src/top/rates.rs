@@ -61,6 +61,8 @@ pub(super) struct Durability {
     pub(super) files_per_s: Option<f64>,
     pub(super) commits_per_s: Option<f64>,
     pub(super) flushes_saved_per_s: Option<f64>,
+    /// How many callers a sync or a commit answered, on average; none if there were no syncs.
+    pub(super) callers_per_sync: Option<f64>,
     /// Since the start, like the two after it.
     pub(super) failed: Option<u64>,
     pub(super) latency_p50_ns: Option<u64>,
@@ -176,6 +178,8 @@ impl Change<'_> {
         let per_s = |key| self.per_s("durable/counters", key);
         let total = |key| self.now.counter("durable/counters", key);
         let word = |path| self.now.value(path).map(str::to_owned);
+        let grown = |key| self.grown("durable/counters", key);
+        let callers = grown("asked").zip(grown("batches").filter(|batches| *batches > 0));
         Durability {
             backend: word("durable/backend"),
             strategy: word("durable/strategy"),
@@ -184,6 +188,7 @@ impl Change<'_> {
             files_per_s: per_s("files"),
             commits_per_s: per_s("commits"),
             flushes_saved_per_s: per_s("flushes_saved"),
+            callers_per_sync: callers.map(|(asked, batches)| asked as f64 / batches as f64),
             failed: total("failed"),
             latency_p50_ns: total("latency_p50_ns"),
             latency_p99_ns: total("latency_p99_ns"),

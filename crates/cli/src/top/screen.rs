@@ -78,7 +78,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     frame.render_widget(view.workqueues(area.width), workqueues);
     if let Some(of) = &rates.durability {
         let lines: Vec<_> = durability_lines(of).into_iter().map(Line::from).collect();
-        frame.render_widget(Paragraph::new(lines).block(view.block("Durability")), durability);
+        let title = format!("Durability: {} callers a sync", rate(of.callers_per_sync));
+        frame.render_widget(Paragraph::new(lines).block(view.block(&title)), durability);
     }
     view.draw_cache(frame, cache);
     frame.render_widget(Paragraph::new(view.foot()), foot);

@@ -15,7 +15,10 @@ const BEFORE: &[(&str, &str)] = &[
     ("workqueue/crypt/affinity_scope", "default (cache_shard)"),
     ("workqueue/crypt/counters", "started 0\ninfl 3\ncpu_time_ns 0\nwoken 0\npulled_home 0"),
     ("workqueue/flush/counters", "started 9\ncpu_time_ns 0"),
-    ("durable/counters", "asked 0\nshared 0\nfailed 0\nlatency_p50_ns 2500000\nlatency_p99_ns -"),
+    (
+        "durable/counters",
+        "asked 0\nbatches 0\nshared 0\nfailed 0\nlatency_p50_ns 2500000\nlatency_p99_ns -",
+    ),
     ("durable/strategy", "auto"),
     ("cache/size", "1073741824"),
     ("cache/memory", "536870912"),
@@ -31,7 +34,10 @@ const NOW: &[(&str, &str)] = &[
         "started 250000\ninfl 3\ncpu_time_ns 3000000000\nwoken 4\npulled_home 0",
     ),
     ("workqueue/flush/counters", "started 9\ncpu_time_ns 0\nqueue_age_p99_ns 1500"),
-    ("durable/counters", "asked 20\nshared 4\nfailed 2\nlatency_p50_ns 2500000\nlatency_p99_ns -"),
+    (
+        "durable/counters",
+        "asked 20\nbatches 16\nshared 4\nfailed 2\nlatency_p50_ns 2500000\nlatency_p99_ns -",
+    ),
     ("cache/group/a/b/stat", "usage 4096\ndirty 0\nhits 30\nmisses 10\nwrite_backs 0"),
 ];
 
@@ -82,6 +88,7 @@ fn rates_are_differences_by_time_and_unknown_where_a_counter_went_back() {
     assert_eq!(crypt.pulled_per_s, [Some(0.0), None, None, None]);
     let durability = rates.durability.unwrap();
     assert_eq!((durability.asked_per_s, durability.failed), (Some(10.0), Some(2)));
+    assert_eq!(durability.callers_per_sync, Some(1.25));
     assert_eq!((durability.latency_p50_ns, durability.latency_p99_ns), (Some(2_500_000), None));
     let group = &rates.cache.unwrap().groups[0];
     assert_eq!(
@@ -108,7 +115,7 @@ fn an_ordinary_terminal_shows_all_panels() {
         "CPUs: 0.5 of 2 busy, 1000 items/s, 10 sleeps/s",
         "   0 [||||||||        ]  50 %    1000 items/s      10 sleeps/s  crypt for 1.5us",
         "Workqueues",
-        "Durability",
+        "Durability: 1.2 callers a sync",
         "10 syncs/s, 2.0 shared one",
         "p50 2.5ms, p99 -, 2 failed   strategy auto",
         "Cache: 512 MiB of 1 GiB",
