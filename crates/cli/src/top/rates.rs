@@ -54,8 +54,11 @@ pub(super) struct Workqueue {
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Durability {
+    /// None, like the strategy, if only files with descriptions of their own are synced, as by a
+    /// server: neither applies to those.
     pub(super) backend: Option<String>,
     pub(super) strategy: Option<String>,
+    pub(super) sharing: Option<String>,
     pub(super) asked_per_s: Option<f64>,
     pub(super) shared_per_s: Option<f64>,
     pub(super) files_per_s: Option<f64>,
@@ -180,9 +183,12 @@ impl Change<'_> {
         let word = |path| self.now.value(path).map(str::to_owned);
         let grown = |key| self.grown("durable/counters", key);
         let callers = grown("asked").zip(grown("batches").filter(|batches| *batches > 0));
+        let filesystems = self.now.value("durable/filesystems").unwrap_or_default();
+        let applying = |path| word(path).filter(|_| !filesystems.is_empty());
         Durability {
-            backend: word("durable/backend"),
-            strategy: word("durable/strategy"),
+            backend: applying("durable/backend"),
+            strategy: applying("durable/strategy"),
+            sharing: word("durable/sharing"),
             asked_per_s: per_s("asked"),
             shared_per_s: per_s("shared"),
             files_per_s: per_s("files"),

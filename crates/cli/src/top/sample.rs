@@ -69,11 +69,13 @@ impl Sample {
     }
 }
 
-const ALONE: [&str; 6] = [
+const ALONE: [&str; 8] = [
     "cache/size",
     "cache/memory",
     "durable/backend",
     "durable/counters",
+    "durable/filesystems",
+    "durable/sharing",
     "durable/strategy",
     "module/stalls",
 ];

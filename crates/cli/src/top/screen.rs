@@ -246,6 +246,10 @@ fn steps(share: f64, of: usize, from: f64) -> usize {
 fn durability_lines(of: &Durability) -> [String; 2] {
     let latency = |ns: Option<u64>| ns.map_or_else(unknown, span);
     let word = |word: &Option<String>| word.clone().unwrap_or_else(unknown);
+    let how = match &of.strategy {
+        Some(strategy) => format!("strategy {strategy}, by {}", word(&of.backend)),
+        None => format!("sharing {}", word(&of.sharing)),
+    };
     [
         format!(
             "{} syncs/s, {} shared one, {} files/s, {} commits/s, {} flushes saved/s",
@@ -256,12 +260,10 @@ fn durability_lines(of: &Durability) -> [String; 2] {
             rate(of.flushes_saved_per_s)
         ),
         format!(
-            "since the start: p50 {}, p99 {}, {} failed   strategy {}, by {}",
+            "since the start: p50 {}, p99 {}, {} failed   {how}",
             latency(of.latency_p50_ns),
             latency(of.latency_p99_ns),
-            of.failed.map_or_else(unknown, |failed| failed.to_string()),
-            word(&of.strategy),
-            word(&of.backend)
+            of.failed.map_or_else(unknown, |failed| failed.to_string())
         ),
     ]
 }

@@ -19,7 +19,9 @@ const BEFORE: &[(&str, &str)] = &[
         "durable/counters",
         "asked 0\nbatches 0\nshared 0\nfailed 0\nlatency_p50_ns 2500000\nlatency_p99_ns -",
     ),
-    ("durable/strategy", "auto"),
+    ("durable/filesystems", "8:1 waiting 0"),
+    ("durable/sharing", "auto"),
+    ("durable/strategy", "files"),
     ("cache/size", "1073741824"),
     ("cache/memory", "536870912"),
     ("cache/group/a/b/stat", "usage 4096\ndirty 0\nhits 0\nmisses 0\nwrite_backs 0"),
@@ -117,7 +119,7 @@ fn an_ordinary_terminal_shows_all_panels() {
         "Workqueues",
         "Durability: 1.2 callers a sync",
         "10 syncs/s, 2.0 shared one",
-        "p50 2.5ms, p99 -, 2 failed   strategy auto",
+        "p50 2.5ms, p99 -, 2 failed   strategy files, by -",
         "Cache: 512 MiB of 1 GiB",
         "75.0 %",
         "q end   space stand still   s sort (by CPU time)",
@@ -131,6 +133,15 @@ fn an_ordinary_terminal_shows_all_panels() {
         crypt,
         ["crypt", "cache_shard", "125k", "1.50", "3", "2.0", "0", "-", "-", "-", "-"]
     );
+}
+
+#[test]
+fn what_does_not_apply_to_a_server_is_not_shown() {
+    let now = sample(&[BEFORE, &[("durable/filesystems", "")]]);
+    let rates = Rates::between(None, &now);
+    assert_eq!(rates.durability.as_ref().and_then(|of| of.strategy.as_deref()), None);
+    let text = drawn(&View { rates, ..View::default() }, 80, 24);
+    assert!(text.contains("0 failed   sharing auto") && !text.contains("strategy"), "{text}");
 }
 
 #[test]
