@@ -53,12 +53,13 @@ fn a_small_cache_learns_soon_that_recency_tells() {
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
-        (seed >> 11) as f64 / (1_u64 << 53) as f64
+        seed >> 32
     };
     let mut stack: Vec<u64> = (0..200).collect();
     let keys = (0..8000).map(|n| {
-        let depth = (200_f64.powf(random()) as usize - 1).min(199);
-        let key = if random() < 0.05 { 1000 + n } else { stack[depth] };
+        // The next halving of the stack is as likely as the one before.
+        let depth = (random() % 200) >> (random() % 8);
+        let key = if random() % 20 == 0 { 1000 + n } else { stack[depth as usize] };
         stack.retain(|other| *other != key);
         stack.insert(0, key);
         stack.truncate(200);

@@ -165,7 +165,9 @@ impl Server {
         };
         let flushes = told.iter().map(flush).collect();
         let durable = Durable::of(runtime);
-        exports.iter().for_each(|export| export.device.report_to(&durable));
+        for export in &exports {
+            export.device.report_to(&durable);
+        }
         Ok(Self {
             listener: Arc::new(Listener::bind(endpoint)?),
             shared: Arc::new(Shared {
