@@ -94,7 +94,7 @@ mod tests {
         let dir = make_files(&std::env::temp_dir(), 16 << 20, 4 << 20).unwrap();
         for row in Row::ALL {
             for (disk_us, depth) in [(0, 1), (20, 32)] {
-                let cell = Cell {
+                let mut cell = Cell {
                     row,
                     dir: dir.path().to_owned(),
                     memory,
@@ -104,7 +104,15 @@ mod tests {
                     writes: 50,
                     milliseconds: 100,
                 };
-                let figures = measure(&cell).unwrap();
+                // On a busy machine a thread may get nothing done in so short a time.
+                let figures = loop {
+                    match measure(&cell) {
+                        Ok(figures) => break figures,
+                        Err(error) if cell.milliseconds < 5_000 => println!("{error}"),
+                        Err(error) => panic!("{error}"),
+                    }
+                    cell.milliseconds *= 4;
+                };
                 let figure = |key: &str| figures[key];
                 for tenant in ["reader", "dirty"] {
                     let of = |key: &str| figure(&format!("{tenant}_{key}"));
@@ -115,7 +123,7 @@ mod tests {
                 // There is room for less than half of what the reader reads, and for less than a
                 // quarter if all of the dirty tenant's pages are there.
                 // (A few reads say little of what hits, and a busy machine has time for no more.)
-                let many = figure("reader_ops_per_s") * 0.1 > 1_000.0;
+                let many = figure("reader_ops_per_s") * cell.milliseconds as f64 > 1_000_000.0;
                 assert!(!many || figure("reader_hit_percent") < 60.0, "{row}: {figures:?}");
                 let kept = row != Row::TwoGroupsMin || figure("dirty_hit_percent") > 90.0;
                 assert!(kept, "it has what it was promised: {figures:?}");
