@@ -4,7 +4,7 @@
 mod support;
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -352,32 +352,6 @@ fn a_report_that_is_stopped_leaves_an_older_page_and_prints_what_has_ended() {
     let printed = printed.unwrap();
     assert!(printed.contains(" on "), "no table in {printed:?}");
     assert_eq!(fs::read_to_string(page).unwrap(), "older");
-}
-
-/// The first run may take long, and nothing tells how long all of them do.
-#[test]
-fn a_bar_is_drawn_before_any_run_has_ended() {
-    let Some(script) = support::tool("script") else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let run = "lab run wq --machine epyc-9654-2s --host cfs --seeds 1 --seconds 30";
-    let line = format!("'{}' {run}", env!("CARGO_BIN_EXE_homing"));
-    let mut command = script.command();
-    command.args(["-q", "-e", "-c", &line, "/dev/null"]).current_dir(folder.path());
-    command.env("SHELL", "/bin/sh").stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let (mut keys, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-    let (mut shown, mut bytes) = (String::new(), [0; 4096]);
-    // Twice: it goes on being drawn.
-    while shown.matches("/24 runs").count() < 2 {
-        let count = screen.read(&mut bytes).unwrap();
-        assert!(count > 0, "{shown:?}");
-        shown.push_str(&String::from_utf8_lossy(&bytes[..count]));
-    }
-    keys.write_all(b"\x03").unwrap();
-    std::io::copy(&mut screen, &mut std::io::sink()).unwrap();
-    child.wait().unwrap();
-    assert_eq!(shown.matches(" 0/24 runs").count(), shown.matches("/24 runs").count(), "{shown:?}");
-    assert!(!shown.contains("left"), "{shown:?}");
 }
 
 /// It is refused before it has taken an hour to find out what to write.
