@@ -5,8 +5,9 @@ use homing_topology::{CpuId, CpuSet};
 use crate::facts::Facts;
 use crate::features::Features;
 use crate::layout::{Layout, PoolId, QueueId};
+use crate::length::BACKLOG_BATCH_NS;
 use crate::mask::Pod;
-use crate::patience::{WAKE_DELAY_MAX_NS, nearest_reach, patience_ns};
+use crate::patience::{nearest_reach, patience_ns};
 use crate::pick::Search;
 
 /// From this item length on, a whole idle core elsewhere is better than the SMT sibling of a busy
@@ -37,7 +38,7 @@ const OCCUPIED_WAKE_TIMES: u64 = 3;
 
 /// Items shorter than this are left to the awake workers of the pod until [`TINY_BACKLOG_NS`] of
 /// them wait, in nanoseconds: waking another CPU takes longer than running several of them. But one
-/// of these workers must have begun what it runs within [`WAKE_DELAY_MAX_NS`].
+/// of these workers must have begun what it runs within twice [`BACKLOG_BATCH_NS`].
 pub const TINY_ITEM_NS: u64 = 1_000;
 
 /// See [`TINY_ITEM_NS`]. Derived: the cost of a wake-up itself.
@@ -236,11 +237,12 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
     })
 }
 
-/// Whether one of these awake workers has not been busy for long: what it runs is short.
+/// Whether one of these awake workers has not been busy for long: what it runs is short. A batch of
+/// a backlog takes [`BACKLOG_BATCH_NS`].
 fn comes_soon(facts: &impl Facts, awake: &CpuSet) -> bool {
     let now_ns = facts.now_ns();
     let busy_for_ns = |cpu| now_ns.saturating_sub(facts.busy_since_ns(cpu));
-    awake.iter().any(|cpu| busy_for_ns(cpu) <= WAKE_DELAY_MAX_NS)
+    awake.iter().any(|cpu| busy_for_ns(cpu) <= 2 * BACKLOG_BATCH_NS)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use homing_topology::Scope;
 
 use super::*;
 use crate::attributes::Attributes;
-use crate::patience::LEFT_ITEM_MAX_NS;
+use crate::patience::{LEFT_ITEM_MAX_NS, WAKE_DELAY_MAX_NS};
 use crate::test_facts::{Given, cpu_id, cpus, layout, loose, strict};
 
 // Nodes of 8 CPUs with two caches of 4: two cores of two siblings.
@@ -174,8 +174,8 @@ fn tiny_items_are_left_to_who_is_awake_until_there_are_many() {
             facts.busy = vec![(cpu_id(0), since[0]), (cpu_id(1), since[1])];
         }
     };
-    assert_eq!(wake("2,3", cache, busy_for(90_000, WAKE_DELAY_MAX_NS)), None);
-    assert_eq!(wake("2,3", cache, busy_for(90_000, 60_000)), Some(2), "they run long items");
+    assert_eq!(wake("2,3", cache, busy_for(400_000, 100_000)), None);
+    assert_eq!(wake("2,3", cache, busy_for(400_000, 110_000)), Some(2), "they run long items");
     assert_eq!(wake("2,3", cache, of(TINY_ITEM_NS, 1)), Some(2));
     assert_eq!(wake("2,3", cache, of(0, 1)), Some(2), "their length is not known");
     assert_eq!(wake("0-3", cache, of(500, 1)), Some(0), "nobody is awake");
