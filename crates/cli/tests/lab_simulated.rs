@@ -340,7 +340,8 @@ fn a_report_that_is_stopped_leaves_an_older_page_and_prints_what_has_ended() {
         let mut command = command(folder.path(), &args);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(200 << attempt));
-        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        // Not Ctrl-C, which is ignored in the background until the program asks for it.
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
         let output = child.wait_with_output().unwrap();
         assert!(!output.status.success(), "it had time for all of its runs");
         let errors = String::from_utf8(output.stderr).unwrap();
