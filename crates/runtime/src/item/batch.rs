@@ -6,6 +6,7 @@ use std::ptr::{self, NonNull};
 use homing_sched::QueueId;
 
 use super::header::{Header, Item, Link, Tag};
+use super::prefetch::prefetch_to_write;
 use crate::sync::{AtomicPtr, Ordering};
 
 /// # Safety
@@ -127,6 +128,8 @@ impl Sealed {
             if let Some(rest) = rest {
                 link(rest).batch_len = len - 1;
                 link(rest).next_batch = None;
+                // While the first item runs, the line of the one behind `rest` is on its way.
+                prefetch_to_write(link(rest).next);
             }
             (Item::from_header(first), rest.map(|first| Self { first }))
         }

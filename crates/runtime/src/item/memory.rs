@@ -12,6 +12,8 @@ use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
+use super::prefetch::prefetch_to_write;
+
 /// Sizes of blocks, in bytes: those that common allocators have, less their usual header. The
 /// smallest is an item that captures nothing, the largest fits two cache lines.
 const SIZES: [usize; 6] = [40, 56, 72, 88, 104, 120];
@@ -19,41 +21,39 @@ const SIZES: [usize; 6] = [40, 56, 72, 88, 104, 120];
 const ALIGN: usize = 16;
 
 /// How many blocks a thread hands over at once.
-const MAGAZINE: u32 = 32;
+const MAGAZINE: usize = 32;
+
+/// A block's line is asked for when so many others are to be used before it.
+const AHEAD: usize = 4;
 
 /// 16,384 blocks: 1 to 2 MB of each size.
 const DEPOT_MAGAZINES: usize = 512;
 
-/// A free block: its first word is the link.
-struct Free {
-    next: Option<NonNull<Free>>,
-}
-
-/// Some free blocks of one size.
+/// Some free blocks of one size. They are listed beside each other and not linked through their
+/// own memory: the processor that freed a block still has its cache lines, and a thread that
+/// followed links would wait for one after the other.
 #[derive(Clone, Copy)]
 struct Magazine {
-    first: Option<NonNull<Free>>,
-    len: u32,
+    blocks: [Option<NonNull<u8>>; MAGAZINE],
+    len: usize,
 }
 
 // SAFETY: it owns its blocks, which nobody else knows.
 unsafe impl Send for Magazine {}
 
 impl Magazine {
-    const EMPTY: Self = Self { first: None, len: 0 };
+    const EMPTY: Self = Self { blocks: [None; MAGAZINE], len: 0 };
 
-    fn pop(&mut self) -> Option<NonNull<Free>> {
-        let first = self.first?;
-        // SAFETY: we own the block, and it is free: its first word is the link.
-        self.first = unsafe { first.as_ref().next };
-        self.len -= 1;
-        Some(first)
+    fn pop(&mut self) -> Option<NonNull<u8>> {
+        self.len = self.len.checked_sub(1)?;
+        if let Some(next) = self.len.checked_sub(AHEAD) {
+            prefetch_to_write(self.blocks[next]);
+        }
+        self.blocks[self.len]
     }
 
-    fn push(&mut self, block: NonNull<Free>) {
-        // SAFETY: we own the block, and it is free.
-        unsafe { block.write(Free { next: self.first }) };
-        self.first = Some(block);
+    fn push(&mut self, block: NonNull<u8>) {
+        self.blocks[self.len] = Some(block);
         self.len += 1;
     }
 }
@@ -72,17 +72,21 @@ impl AtHand {
         Self { loaded: Magazine::EMPTY, previous: Magazine::EMPTY, size }
     }
 
-    fn take(&mut self) -> Option<NonNull<Free>> {
+    fn take(&mut self) -> Option<NonNull<u8>> {
         if self.loaded.len == 0 {
             std::mem::swap(&mut self.loaded, &mut self.previous);
         }
         if self.loaded.len == 0 {
             self.loaded = depot(self.size).pop()?;
+            let first = self.loaded.len.saturating_sub(AHEAD);
+            self.loaded.blocks[first..self.loaded.len]
+                .iter()
+                .for_each(|block| prefetch_to_write(*block));
         }
         self.loaded.pop()
     }
 
-    fn give(&mut self, block: NonNull<Free>) {
+    fn give(&mut self, block: NonNull<u8>) {
         if self.loaded.len == MAGAZINE {
             std::mem::swap(&mut self.loaded, &mut self.previous);
         }
@@ -127,7 +131,7 @@ fn hand_in(size: usize, mut magazine: Magazine) {
     }
     while let Some(block) = magazine.pop() {
         // SAFETY: `place` made it with this layout, and we own it.
-        unsafe { dealloc(block.as_ptr().cast(), layout(size)) };
+        unsafe { dealloc(block.as_ptr(), layout(size)) };
     }
 }
 
@@ -168,7 +172,7 @@ pub(super) fn place<T>(value: T) -> NonNull<T> {
     let block = at_hand.ok().flatten().unwrap_or_else(|| {
         // SAFETY: the layout is not of size 0.
         let block = unsafe { alloc(layout(size)) };
-        NonNull::new(block.cast()).unwrap_or_else(|| handle_alloc_error(layout(size)))
+        NonNull::new(block).unwrap_or_else(|| handle_alloc_error(layout(size)))
     });
     let place = block.cast::<T>();
     // SAFETY: the block is ours, and large and aligned enough.

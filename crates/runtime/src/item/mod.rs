@@ -23,6 +23,7 @@ mod joined;
 mod lone;
 mod memory;
 mod pending;
+mod prefetch;
 mod quiet;
 #[cfg(not(loom))]
 mod resumed;
