@@ -1,5 +1,6 @@
 //! Checks that each item of the crates that programs use, and of the decisions, is shown by an
-//! example, which is also a test: its own example, or another one of the crate that has its name.
+//! example, which is also a test: its own, or another one of the crate that uses it. An example uses
+//! a method if it calls one of that name and stands in the same file or has the type's name, too.
 
 use std::fs;
 use std::path::Path;
@@ -34,22 +35,31 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
 }
 
 struct Item {
-    place: String,
+    file: String,
+    line: usize,
+    /// The type whose method it is.
+    of: Option<String>,
     name: String,
     has_own: bool,
 }
 
+/// The code of an example, without strings and comments.
+struct Example {
+    file: String,
+    code: String,
+}
+
 impl Item {
     fn told(&self) -> String {
-        format!("{}: {}", self.place, self.name)
+        let of = self.of.as_ref().map(|of| format!("{of}::")).unwrap_or_default();
+        format!("{}:{}: {of}{}", self.file, self.line, self.name)
     }
 }
 
 #[derive(Default)]
 struct Found {
     items: Vec<Item>,
-    /// The lines of all examples.
-    examples: String,
+    examples: Vec<Example>,
     /// Names that are exported only for tests.
     hidden: Vec<String>,
 }
@@ -59,16 +69,20 @@ impl Found {
         let (mut has_own, mut is_hidden, mut of_tests) = (false, false, false);
         // `Some` between fences: whether the code there is an example.
         let mut within = None;
-        let mut in_attribute = false;
-        for (number, line) in text.lines().map(str::trim).enumerate() {
+        let (mut in_attribute, mut of) = (false, None);
+        for (number, whole) in text.lines().enumerate() {
+            let line = whole.trim();
             let doc = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
             if let Some(doc) = doc.map(str::trim) {
                 if let Some(kind) = doc.strip_prefix("```") {
                     within = if within.is_some() { None } else { Some(kind != "text") };
-                    has_own |= within == Some(true);
-                } else if within == Some(true) {
-                    self.examples.push_str(&code(doc));
-                    self.examples.push('\n');
+                    if within == Some(true) {
+                        has_own = true;
+                        self.examples.push(Example { file: file.to_owned(), code: String::new() });
+                    }
+                } else if let (Some(true), Some(example)) = (within, self.examples.last_mut()) {
+                    example.code.push_str(&code(doc));
+                    example.code.push('\n');
                 }
                 continue;
             }
@@ -82,11 +96,15 @@ impl Found {
             if of_tests && line.ends_with('{') {
                 return;
             }
+            if whole.starts_with("impl") {
+                of = implemented(whole).map(str::to_owned);
+            }
             if let (true, Some(names)) = (is_hidden, line.strip_prefix("pub use")) {
                 self.hidden.extend(words(names).map(str::to_owned));
             } else if let Some(name) = item(line).filter(|_| !is_hidden) {
-                let (place, name) = (format!("{file}:{}", number + 1), name.to_owned());
-                self.items.push(Item { place, name, has_own });
+                let of = of.clone().filter(|_| whole.starts_with(' '));
+                let (file, line) = (file.to_owned(), number + 1);
+                self.items.push(Item { file, line, of, name: name.to_owned(), has_own });
             }
             (has_own, is_hidden, of_tests) = (false, false, false);
         }
@@ -95,8 +113,34 @@ impl Found {
     fn shows(&self, item: &Item) -> bool {
         item.has_own
             || self.hidden.contains(&item.name)
-            || words(&self.examples).any(|word| word == item.name)
+            || self.examples.iter().any(|example| example.uses(item))
     }
+}
+
+impl Example {
+    fn uses(&self, item: &Item) -> bool {
+        let has = |name: &str| words(&self.code).any(|word| word == name);
+        let Some(of) = &item.of else { return has(&item.name) };
+        let mut calls = self.code.match_indices(&item.name).filter(|(at, name)| {
+            !self.code[at + name.len()..].starts_with(|c: char| c.is_alphanumeric() || c == '_')
+        });
+        calls.any(|(at, _)| {
+            let before = &self.code[..at];
+            let is_method = before.ends_with('.') && (self.file == item.file || has(of));
+            is_method || before.ends_with(&format!("{of}::")) || before.ends_with("Self::")
+        })
+    }
+}
+
+/// The type that a line `impl<T> Trait for Type<T> {` is about.
+fn implemented(line: &str) -> Option<&str> {
+    let subject = match line.split_once(" for ") {
+        Some((_, subject)) => subject,
+        // Past the parameters, which have no spaces at their end.
+        None if line.starts_with("impl<") => line.split_once("> ")?.1,
+        None => line.strip_prefix("impl ")?,
+    };
+    words(subject).next()
 }
 
 /// The name of the public item that begins on this line.
@@ -120,4 +164,31 @@ fn code(line: &str) -> String {
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The items of a file with one example, and one method of each of two types.
+    fn missing(example: &str) -> Vec<String> {
+        let text = format!(
+            "/// ```\n/// {example}\n/// ```\npub struct Near;\nimpl Near {{\n    pub fn len(&self) {{}}\n}}\n"
+        );
+        let other = "impl<K: Eq, V> Clone for Far<K, V> {\n    pub fn len(&self) {}\n}\n";
+        let mut found = Found::default();
+        found.read("near.rs", &text);
+        found.read("far.rs", other);
+        found.items.iter().filter(|item| !found.shows(item)).map(Item::told).collect()
+    }
+
+    #[test]
+    fn a_method_is_shown_where_it_is_called_and_its_type_is_near() {
+        let (near, far) = ("near.rs:6: Near::len", "far.rs:2: Far::len");
+        assert_eq!(missing("let len = 1;"), [near, far], "a variable");
+        assert_eq!(missing("x.len();"), [far], "it may be of any type, so of the file's");
+        assert_eq!(missing("Far::new().len();"), [] as [&str; 0]);
+        assert_eq!(missing("Far::len(x);"), [near]);
+        assert_eq!(missing("x.lengthen(); // x.len()"), [near, far]);
+    }
 }

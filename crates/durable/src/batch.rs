@@ -150,6 +150,19 @@ impl Batch {
     }
 
     /// As [`Durable::fsync_dir`].
+    ///
+    /// ```
+    /// use std::fs::File;
+    /// # use homing_durable::Durable;
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let folder = tempfile::tempdir()?;
+    /// let durable = Durable::new(&runtime)?;
+    /// let file = File::create(folder.path().join("new"))?;
+    /// let mut batch = durable.batch();
+    /// batch.fsync(&file).fsync_dir(&File::open(folder.path())?); // the file, and its name
+    /// batch.begin().wait().into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fsync_dir(&mut self, directory: &impl Description) -> &mut Self {
         match self.durable.refuse_dir(directory.file()) {
             Some(refused) => self.all.push(refused),

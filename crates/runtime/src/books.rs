@@ -79,6 +79,18 @@ pub struct Counters {
 
 impl Counters {
     /// Items queued that have not ended.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let logs = runtime.workqueue("logs").build()?;
+    /// let (end, ended) = std::sync::mpsc::channel::<()>();
+    /// let item = logs.queue(move || ended.recv());
+    /// assert_eq!(logs.counters().in_flight(), 1);
+    /// end.send(())?;
+    /// item.join()??;
+    /// assert_eq!(logs.counters().in_flight(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn in_flight(&self) -> u64 {
         self.queued.saturating_sub(self.completed + self.cancelled)
     }

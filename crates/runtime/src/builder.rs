@@ -187,6 +187,14 @@ impl Builder {
 
     /// A queue is reported if items wait in it and no worker has taken any for this long: the
     /// kernel's `workqueue.watchdog_thresh`. Default: 30 s. With 0, none is.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use homing_runtime::Runtime;
+    ///
+    /// let runtime = Runtime::builder().watchdog_thresh(Duration::from_secs(5)).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn watchdog_thresh(mut self, threshold: Duration) -> Self {
         self.watchdog = threshold;
         self

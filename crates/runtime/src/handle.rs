@@ -257,6 +257,16 @@ impl<T> Of<T> {
 
 impl<T> JoinHandle<T> {
     /// Whether the item has ended, in whatever way. Never blocks.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let (end, ended) = std::sync::mpsc::channel::<()>();
+    /// let item = runtime.queue(move || ended.recv());
+    /// assert!(!item.is_finished());
+    /// end.send(())?;
+    /// item.join()??;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_finished(&self) -> bool {
         match &self.of {
             Of::Closure(joined) => joined.is_done(),

@@ -182,6 +182,13 @@ impl WorkqueueBuilder {
 
     /// `affinity_scope=auto`: begins with the scope given, and switches to others that turn out to
     /// be better: see [`Workqueue::set_affinity_auto`]. Default: false.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let crypt = runtime.workqueue("crypt").affinity_auto(true).build()?;
+    /// assert!(crypt.affinity_auto());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn affinity_auto(mut self, auto: bool) -> Self {
         self.auto = auto;
         self
@@ -314,6 +321,17 @@ impl WorkqueueBuilder {
     }
 
     /// The workqueue can be [frozen](Workqueue::freeze). The kernel's `WQ_FREEZABLE`.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let scrub = runtime.workqueue("scrub").freezable().build()?;
+    /// scrub.freeze(Duration::from_secs(1))?; // at most so long for the items that run
+    /// let item = scrub.queue(|| 7); // waits
+    /// scrub.thaw();
+    /// assert_eq!(item.join()?, 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn freezable(mut self) -> Self {
         self.kinds.freezable = true;
         self

@@ -97,7 +97,7 @@ pub struct Taken {
 /// let mut window = Window { elapsed_ns: 1_000_000, ..Window::default() };
 /// window.taken[Reach::Home as usize] = Taken { items: 100, ran_ns: 1_000_000 };
 /// window.waited_ns = 4_000; // each, on average
-/// assert_eq!(window.cost_ns(), 10_000, "no CPU was idle: they had to wait");
+/// assert_eq!((window.items(), window.cost_ns()), (100, 10_000), "no CPU was idle");
 /// window.idle_ns = 500_000; // half of a CPU
 /// assert_eq!(window.cost_ns(), 12_000, "half of the time somebody could have run them");
 /// ```

@@ -52,6 +52,19 @@ impl Idle {
     /// The state of this worker after it has slept for its given time without being woken: its
     /// patience is exhausted. If no issuer waits, nobody gains from that, and the state stays as it
     /// was.
+    ///
+    /// ```
+    /// use homing_sched::{Affinity, Attributes, Idle, Layout, Snapshot};
+    /// use homing_topology::{Machine, Scope};
+    ///
+    /// let layout = Layout::new(&Machine::from_grid("1x2x1")?).ok_or("no CPU")?;
+    /// let attributes = Attributes::new(Affinity { scope: Scope::Cache, strict: false });
+    /// let mut facts = Snapshot::new(&layout, &[attributes]);
+    /// assert_eq!(Idle::Since(700).slept(&facts), Idle::Any);
+    /// facts.issuers_are_busy = true;
+    /// assert_eq!(Idle::Since(700).slept(&facts), Idle::Since(700));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn slept(self, facts: &impl Facts) -> Self {
         if facts.issuers_are_busy() { self } else { Self::Any }

@@ -18,6 +18,7 @@ const SHARE: u64 = 16;
 /// assert!(busy.is_all_used(), "of 8 ms it was on its CPU for 7.9");
 /// let waited = busy.note(8_000_000, 5_000_000);
 /// assert!(!waited.is_all_used());
+/// assert_eq!(IssuerTime::from_bits(waited.bits()), waited, "an atomic can hold it");
 /// let later = (0..16).fold(waited, |known, _| known.pass());
 /// assert!(later.is_all_used(), "that was long ago, and nobody has waited since");
 /// ```

@@ -56,6 +56,7 @@ const WAIT_MAX_NS: u64 = 1_000_000;
 /// assert!(!unknown.is_brief(1_000_000));
 /// let waits = (0..100).fold(unknown, |waits, _| waits.note(2_000));
 /// assert!(waits.is_brief(5_000) && !waits.is_brief(1_000), "{} ns", waits.mean_ns());
+/// assert_eq!(IssuerWait::from_ns(waits.mean_ns()), waits, "an atomic can hold it");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IssuerWait {

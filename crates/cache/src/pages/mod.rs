@@ -358,6 +358,22 @@ impl Builder {
     /// job and at most 64, because each job may wait for a disk. These threads inherit the CPUs of
     /// the thread that needs them first. If that thread runs an item of a runtime, this is a single
     /// CPU, so in that case have the runtime run the background work.
+    ///
+    /// ```
+    /// use homing_cache::pages::{Background, Job, PageCache};
+    ///
+    /// /// A thread for each job.
+    /// struct Threads;
+    ///
+    /// impl Background for Threads {
+    ///     fn spawn(&self, job: Job) {
+    ///         std::thread::spawn(job);
+    ///     }
+    /// }
+    ///
+    /// let cache = PageCache::builder(4 << 20).background(Threads).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn background(mut self, background: impl Background + 'static) -> Self {
         self.background = Box::new(background);
         self
