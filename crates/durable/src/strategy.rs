@@ -60,6 +60,11 @@ const TRY_EVERY: u32 = 64;
 /// A commit that takes longer has written much. Chosen: five flushes of a slow disk, four times.
 const DEAR: Duration = Duration::from_millis(100);
 
+/// What a sync of one file is taken to cost until one has been made: a flush of a slow disk. A
+/// program that only has bulks would otherwise commit them for ever, however long a commit waits
+/// for others' data.
+const FILE: Duration = Duration::from_millis(5);
+
 /// How much a new figure counts: one part in this many.
 const SHARE: u32 = 4;
 
@@ -105,9 +110,10 @@ impl Costs {
             Strategy::Auto if waiting < COMMIT_FILES_MIN => return false,
             Strategy::Auto => {}
         }
-        let (Some(file), Some(commit)) = (self.file, self.commit) else {
+        let Some(commit) = self.commit else {
             return waiting >= COMMIT_FILES;
         };
+        let file = self.file.unwrap_or(FILE);
         let rounds = waiting.div_ceil(depth.max(1));
         commit < file.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX))
     }
@@ -172,6 +178,16 @@ mod tests {
         let mut costs = measured(MS, 3 * MS);
         assert!(!costs.prefers_commit(Strategy::Auto, 48, 16), "three rounds of 1 ms");
         assert!(costs.prefers_commit(Strategy::Auto, 49, 16));
+    }
+
+    #[test]
+    fn who_only_has_bulks_finds_out_what_files_cost_once_a_commit_was_dear() {
+        let mut costs = Costs { commit: Some(20 * MS), ..Costs::default() };
+        assert!(costs.prefers_commit(Strategy::Auto, 10_000, 64));
+        costs.note_commit(10_000 * MS);
+        assert!(!costs.prefers_commit(Strategy::Auto, 10_000, 64), "157 rounds of 5 ms");
+        costs.note_file(100 * MS);
+        assert!(costs.prefers_commit(Strategy::Auto, 10_000, 64), "both are slow here");
     }
 
     #[test]
