@@ -142,6 +142,9 @@ pub enum Follows {
 /// The share of all the CPUs' time that is used.
 const CPU_USE: (&str, &str) = ("util_pct", "CPU use, %");
 
+/// Only homing's runtime is asked for it.
+const EXPOSED: (&str, &str) = ("exposed_max_us", "longest wait beside an idle CPU, us");
+
 /// All of them.
 pub const EXPERIMENTS: [Experiment; 7] = [
     Experiment {
@@ -149,7 +152,7 @@ pub const EXPERIMENTS: [Experiment; 7] = [
         about: "dm-crypt on workqueues of each affinity scope, at high, medium and low load",
         baseline: "SYSTEM",
         metric: ("mib_s", "MiB/s"),
-        beside: &[CPU_USE],
+        beside: &[CPU_USE, EXPOSED],
         follows: Follows::All,
         cells: workqueue::throughput,
     },
@@ -158,7 +161,7 @@ pub const EXPERIMENTS: [Experiment; 7] = [
         about: "the same with few small requests from one pinned issuer: held out of every fit",
         baseline: "SYSTEM",
         metric: ("mib_s", "MiB/s"),
-        beside: &[CPU_USE],
+        beside: &[CPU_USE, EXPOSED],
         follows: Follows::All,
         cells: workqueue::latency,
     },
@@ -253,6 +256,7 @@ impl Cell {
 fn common(report: &homing_sim::Report) -> BTreeMap<String, f64> {
     let items = report.crew.done.max(1) as f64;
     let all = (report.crew.done + report.inline).max(1) as f64;
+    let exposed = report.crew.exposed_max_ns.map(|ns| ("exposed_max_us", ns as f64 / 1e3));
     let values = [
         ("rate", report.rate),
         ("util_pct", report.util_pct),
@@ -262,11 +266,11 @@ fn common(report: &homing_sim::Report) -> BTreeMap<String, f64> {
         ("wakes_per_item", report.crew.wakes as f64 / items),
         ("pulled_per_item", report.crew.pulled as f64 / items),
         ("inline_share", report.inline as f64 / all),
-        ("exposed_max_us", report.crew.exposed_max_ns as f64 / 1e3),
         ("lost_wakes", report.crew.lost_wakes as f64),
         ("events", report.events as f64),
     ];
-    named(values)
+    let all = values.into_iter().chain(exposed);
+    all.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn named<const N: usize>(values: [(&str, f64); N]) -> BTreeMap<String, f64> {

@@ -75,6 +75,8 @@ pub struct Homing {
     /// Since when each issuer waits that has not been called yet.
     waiting_since_ns: BTreeMap<ThreadId, u64>,
     wakes_seen: u32,
+    /// The CPUs that are idle because a wake-up was lost.
+    lost: CpuSet,
     chooser: Option<Chooser>,
     exposure: Exposure,
     /// All counts except those that `exposure` keeps.
@@ -133,6 +135,7 @@ impl Homing {
             issuers_asked: BTreeMap::new(),
             waiting_since_ns: BTreeMap::new(),
             wakes_seen: 0,
+            lost: CpuSet::EMPTY,
             chooser,
             exposure: Exposure::default(),
             counts: CrewCounts::default(),
@@ -142,7 +145,7 @@ impl Homing {
     }
 
     pub(super) fn counts(&self) -> CrewCounts {
-        CrewCounts { exposed_max_ns: self.exposure.max_ns, ..self.counts }
+        CrewCounts { exposed_max_ns: Some(self.exposure.max_ns), ..self.counts }
     }
 
     pub(super) fn owns(&self, thread: ThreadId) -> bool {
@@ -279,8 +282,8 @@ impl Homing {
 
     /// Notes whether a CPU is idle while items wait. Strict items may wait while a CPU is idle.
     fn note_exposure(&mut self) {
-        let idle = !self.board.idle.minus(&self.board.occupied(0)).is_empty()
-            && !self.board.attributes.affinity.strict;
+        let idle = self.board.idle.or(&self.lost).minus(&self.board.occupied(0));
+        let idle = !idle.is_empty() && !self.board.attributes.affinity.strict;
         self.exposure.idle(idle, self.board.heads(), self.board.now_ns);
     }
 
@@ -290,6 +293,7 @@ impl Homing {
             let claimed = worker.state == State::Parked && !self.board.idle.contains(worker.cpu);
             if claimed && !worker.lost && host.is_asleep(worker.thread) {
                 worker.lost = true;
+                self.lost.insert(worker.cpu);
                 self.counts.lost_wakes += 1;
             }
         }

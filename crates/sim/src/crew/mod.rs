@@ -65,9 +65,9 @@ pub struct CrewCounts {
     pub pulled: u64,
     /// Workers that were woken for items.
     pub wakes: u64,
-    /// The longest that an item waited while a CPU that could have run it was idle, in nanoseconds
-    /// (homing's runtime only).
-    pub exposed_max_ns: u64,
+    /// The longest that an item waited while a CPU that could have run it was idle, in nanoseconds;
+    /// `None` if nobody looked (homing's runtime only).
+    pub exposed_max_ns: Option<u64>,
     /// Workers that sleep although they were called (homing's runtime only): a mistake.
     pub lost_wakes: u64,
 }
