@@ -407,23 +407,31 @@ impl BooksCache {
     /// With more, the cache begins anew: workqueues may come and go.
     const LEN_MAX: usize = 64;
 
+    #[inline]
     fn of(&mut self, shared: &Shared, me: &Member, workqueue: u32) -> &Known {
         // The one used last is mostly the one used next.
+        if self.known.last().is_none_or(|known| known.number != workqueue) {
+            self.find(shared, me, workqueue);
+        }
+        &self.known[self.known.len() - 1]
+    }
+
+    /// Makes that workqueue the last.
+    #[cold]
+    fn find(&mut self, shared: &Shared, me: &Member, workqueue: u32) {
         let found = self.known.iter().rposition(|known| known.number == workqueue);
-        let place = found.unwrap_or_else(|| {
-            if self.known.len() == Self::LEN_MAX {
-                self.known.clear();
-            }
-            let state = shared.workqueues.find(workqueue);
-            // A workqueue is not forgotten while it has items in flight.
-            let books = |state| shared.workqueues.books_of(state, &me.writer);
-            let books = state.as_deref().map_or_else(Arc::default, books);
-            self.known.push(Known { number: workqueue, books, state });
-            self.known.len() - 1
-        });
-        let last = self.known.len() - 1;
-        self.known.swap(place, last);
-        &self.known[last]
+        if let Some(place) = found {
+            let last = self.known.len() - 1;
+            return self.known.swap(place, last);
+        }
+        if self.known.len() == Self::LEN_MAX {
+            self.known.clear();
+        }
+        let state = shared.workqueues.find(workqueue);
+        // A workqueue is not forgotten while it has items in flight.
+        let books = |state| shared.workqueues.books_of(state, &me.writer);
+        let books = state.as_deref().map_or_else(Arc::default, books);
+        self.known.push(Known { number: workqueue, books, state });
     }
 }
 
