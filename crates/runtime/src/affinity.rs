@@ -24,6 +24,14 @@ pub(crate) fn read_mask() -> Option<Mask> {
     rustix::thread::sched_getaffinity(None).ok()
 }
 
+/// Whether the calling thread may run on one CPU only.
+pub(crate) fn is_confined_to_one() -> bool {
+    #[cfg(all(target_os = "linux", not(shuttle)))]
+    return read_mask().is_some_and(|mask| mask.count() == 1);
+    #[cfg(not(all(target_os = "linux", not(shuttle))))]
+    return false;
+}
+
 /// Whether the thread that the kernel knows as `tid` may run on a CPU other than this one, by
 /// number.
 #[cfg(all(target_os = "linux", not(shuttle)))]

@@ -7,22 +7,52 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use homing_sched::{ISSUERS_OF_LATE, IssuersPlaces};
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
+use crate::affinity;
 use crate::cpu_bits::CpuBits;
 
 /// How many numbers threads get before they repeat: more issuers than that may be counted as fewer.
-const NUMBERS: usize = CPU_COUNT_MAX;
+const NUMBERS: usize = if cfg!(any(loom, shuttle)) { 64 } else { CPU_COUNT_MAX };
 
 /// An interval, at least. A thread that has not issued for two of them is no issuer.
 const INTERVAL_NS: u64 = 8_000_000;
 
-/// The threads that issue, remembered for a short time and for a long one, and the cache from which
+/// A pinned thread is asked again after this long whether it still is. Chosen: asking takes half a
+/// microsecond.
+const PINNED_NS: u64 = 100_000_000;
+
+/// Where an issuer gets its CPU time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On any CPU of a cache, which this CPU of it names.
+    Cache(CpuId),
+    /// On this CPU only. Issuers that are pinned to one CPU together leave the others alone.
+    Cpu(CpuId),
+}
+
+impl Place {
+    const COUNT: usize = 2 * CPU_COUNT_MAX;
+
+    fn number(self) -> usize {
+        match self {
+            Self::Cache(cpu) => cpu.index(),
+            Self::Cpu(cpu) => CPU_COUNT_MAX + cpu.index(),
+        }
+    }
+
+    fn of_number(number: usize) -> Option<Self> {
+        let cpu = CpuId::new(number % CPU_COUNT_MAX)?;
+        Some(if number < CPU_COUNT_MAX { Self::Cache(cpu) } else { Self::Cpu(cpu) })
+    }
+}
+
+/// The threads that issue, remembered for a short time and for a long one, and the place from which
 /// each did last.
 #[derive(Debug)]
 pub(crate) struct Issuers {
     short: Memory,
     long: Memory,
-    /// By the issuer's number: a CPU that names its cache.
-    caches: Box<[AtomicU16]>,
+    /// By the issuer's number: its place, as a number.
+    places: Box<[AtomicU16]>,
 }
 
 /// The issuers of this interval and of the one before. Time passes only when somebody looks: if
@@ -39,6 +69,8 @@ static LAST: AtomicU32 = AtomicU32::new(0);
 
 std::thread_local! {
     static NUMBER: Cell<Option<CpuId>> = const { Cell::new(None) };
+    /// Whether the thread is pinned to one CPU, and when that was asked.
+    static PINNED: Cell<Option<(bool, u64)>> = const { Cell::new(None) };
 }
 
 impl Issuers {
@@ -47,12 +79,12 @@ impl Issuers {
         Self {
             short: Memory::new(INTERVAL_NS),
             long: Memory::new(long_ns),
-            caches: (0..NUMBERS).map(|_| AtomicU16::new(0)).collect(),
+            places: (0..NUMBERS).map(|_| AtomicU16::new(0)).collect(),
         }
     }
 
-    /// Notes that this thread issues, or would, from the cache that a CPU of it names.
-    pub(crate) fn note(&self, cache: CpuId, now_ns: u64) {
+    /// Notes that this thread issues, or would, from this place.
+    pub(crate) fn note(&self, place: Place, now_ns: u64) {
         let number = NUMBER.get().unwrap_or_else(|| {
             let next = LAST.fetch_add(1, Ordering::Relaxed) as usize % NUMBERS;
             let number = CpuId::new(next).expect("it is below the maximum");
@@ -61,9 +93,9 @@ impl Issuers {
         });
         self.short.note(number, now_ns);
         self.long.note(number, now_ns);
-        let (place, cache) = (&self.caches[number.index()], cache.index() as u16);
-        if place.load(Ordering::Relaxed) != cache {
-            place.store(cache, Ordering::Relaxed);
+        let (last, place) = (&self.places[number.index()], place.number() as u16);
+        if last.load(Ordering::Relaxed) != place {
+            last.store(place, Ordering::Relaxed);
         }
     }
 
@@ -77,28 +109,40 @@ impl Issuers {
         self.long.count(now_ns)
     }
 
-    /// The places from which they issued of late. `cpus_of` says how many CPUs of a cache, which a
-    /// CPU of it names, are in use.
+    /// The places from which they issued of late. `cpus_of` says how many CPUs of a place are in
+    /// use.
     pub(crate) fn places_of_late(
         &self,
         now_ns: u64,
-        cpus_of: impl Fn(CpuId) -> usize,
+        cpus_of: impl Fn(Place) -> usize,
     ) -> IssuersPlaces {
         let mut places = IssuersPlaces::default();
-        // For each cache, how many issuers and how many CPUs there are.
-        let mut caches = [(0_u16, 0_u16); CPU_COUNT_MAX];
+        // For each place, how many issuers and how many CPUs there are.
+        let mut known = [(0_u16, 0_u16); Place::COUNT];
         for number in self.long.all(now_ns).iter() {
-            let cache = usize::from(self.caches[number.index()].load(Ordering::Relaxed));
-            let Some(cpu) = CpuId::new(cache) else { continue };
-            let (issuers, cpus) = &mut caches[cache];
+            let number = usize::from(self.places[number.index()].load(Ordering::Relaxed));
+            let Some(place) = Place::of_number(number) else { continue };
+            let (issuers, cpus) = &mut known[number];
             if *issuers == 0 {
-                *cpus = cpus_of(cpu) as u16;
+                *cpus = cpus_of(place) as u16;
             }
             places.add((*cpus).into(), (*issuers).into());
             *issuers += 1;
         }
         places
     }
+}
+
+/// Whether the calling thread may run on one CPU only.
+pub(crate) fn is_pinned(now_ns: u64) -> bool {
+    if let Some((pinned, asked_ns)) = PINNED.get()
+        && now_ns.saturating_sub(asked_ns) < PINNED_NS
+    {
+        return pinned;
+    }
+    let pinned = affinity::is_confined_to_one();
+    PINNED.set(Some((pinned, now_ns)));
+    pinned
 }
 
 impl Memory {
@@ -161,19 +205,31 @@ mod tests {
         let issuers = Arc::new(Issuers::new());
         for cache in [0, 1, 1] {
             let issuers = Arc::clone(&issuers);
-            let cache = CpuId::new(64 * cache).unwrap();
-            thread::spawn(move || (0..5).for_each(|_| issuers.note(cache, 1))).join().unwrap();
+            let place = Place::Cache(CpuId::new(64 * cache).unwrap());
+            thread::spawn(move || (0..5).for_each(|_| issuers.note(place, 1))).join().unwrap();
         }
         assert_eq!(issuers.count(INTERVAL_NS - 1), 3);
         assert_eq!(issuers.count(INTERVAL_NS), 3, "one interval later");
-        issuers.note(CpuId::new(0).unwrap(), INTERVAL_NS);
+        issuers.note(Place::Cache(CpuId::new(0).unwrap()), INTERVAL_NS);
         assert_eq!(issuers.count(2 * INTERVAL_NS), 1, "two");
         assert_eq!(issuers.count_of_late(2 * INTERVAL_NS), 4);
         // Two issuers behind a cache of 64 CPUs, this thread one of them, and two behind a cache
         // with one CPU.
-        let cpus_of = |cpu: CpuId| if cpu.index() == 64 { 1 } else { 64 };
+        let cpus_of = |place| match place {
+            Place::Cache(cpu) if cpu.index() == 64 => 1,
+            Place::Cache(_) => 64,
+            Place::Cpu(_) => 1,
+        };
         let places = issuers.places_of_late(2 * INTERVAL_NS, cpus_of);
         assert_eq!((places.beside, places.seated), (65, 3));
+        // This thread is pinned to a CPU with a number of its own, and another one to the same.
+        let pinned = Place::Cpu(CpuId::new(CPU_COUNT_MAX - 1).unwrap());
+        issuers.note(pinned, 2 * INTERVAL_NS);
+        let issuers = &issuers;
+        thread::scope(|scope| scope.spawn(|| issuers.note(pinned, 2 * INTERVAL_NS)).join())
+            .unwrap();
+        let places = issuers.places_of_late(2 * INTERVAL_NS, cpus_of);
+        assert_eq!((places.beside, places.seated), (66, 3), "one for both of them");
         let late_ns = 2 * INTERVAL_NS * ISSUERS_OF_LATE;
         assert_eq!(issuers.count_of_late(late_ns), 0, "nobody has issued for so long");
         assert_eq!(issuers.count(60_000_000_000), 0, "however long nobody has looked");

@@ -13,6 +13,7 @@ use crate::books::Counters;
 use crate::clock::now_ns;
 use crate::futures;
 use crate::handle::JoinHandle;
+use crate::issuers::{self, Place};
 use crate::item::{self, Batch, Item, Tag};
 use crate::local;
 use crate::queueing::Origin;
@@ -289,13 +290,18 @@ impl Workqueue {
         let (layout, active) = (shared.dispatch.layout(), shared.dispatch.active());
         if !local::is_worker_of(shared) {
             let cpu = local::running_on();
-            shared.issuers.note(layout.rings(cpu)[0].first().unwrap_or(cpu), now_ns);
+            let cache = || Place::Cache(layout.rings(cpu)[0].first().unwrap_or(cpu));
+            let place = if issuers::is_pinned(now_ns) { Place::Cpu(cpu) } else { cache() };
+            shared.issuers.note(place, now_ns);
         }
         let cpus = active.len();
         let items_ns = || shared.dispatch.slots().map(|(_, slot)| slot.books.busy_ns()).sum();
         let spare = shared.spare.count(items_ns);
         let places = LazyCell::new(|| {
-            let cpus_of = |cpu| layout.rings(cpu)[0].and(&active).len();
+            let cpus_of = |place| match place {
+                Place::Cache(cpu) => layout.rings(cpu)[0].and(&active).len(),
+                Place::Cpu(cpu) => usize::from(active.contains(cpu)),
+            };
             shared.issuers.places_of_late(now_ns, cpus_of)
         });
         let left_by = |issuers: usize| {

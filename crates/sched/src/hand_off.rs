@@ -29,7 +29,7 @@ pub struct IssuersPlaces {
 
 impl IssuersPlaces {
     /// Adds an issuer that was last seen behind a cache with this many CPUs, for which `others`
-    /// issuers were counted before.
+    /// issuers were counted before. For one that is pinned to a CPU, that CPU is the place.
     pub fn add(&mut self, cpus: usize, others: usize) {
         self.beside += if others == 0 { cpus } else { 0 };
         self.seated += usize::from(others < cpus);
@@ -64,7 +64,7 @@ pub struct HandOffFacts {
     /// count; CPUs of issuers do not, even while those wait. Issuers take no more CPUs of a cache
     /// than it has, however many issue from there ([`IssuersPlaces`]): crowded behind some caches,
     /// they would otherwise run their items beside idle CPUs of other caches (simulated: 88 and 91
-    /// % used, where queueing uses 99 %).
+    /// % used, where queueing uses 99 %). The same holds for issuers that are pinned to one CPU.
     ///
     /// Counting only those that are idle now is wrong. If there are fewer issuers than CPUs, items
     /// would then run inline whenever all workers are busy, the issuers would become the

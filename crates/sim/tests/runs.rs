@@ -4,8 +4,8 @@ use std::sync::atomic::AtomicBool;
 
 use homing_sched::Affinity;
 use homing_sim::{
-    Broken, Costs, CryptLoad, DmCrypt, HomingSettings, Host, HostModel, KernelSettings, Kind,
-    Model, Policy, Preset, Report, Rules, Step, ThreadId, Trial,
+    Broken, Costs, CryptLoad, DmCrypt, HomingSettings, Host, HostModel, IssuerPlaces,
+    KernelSettings, Kind, Model, Policy, Preset, Report, Rules, Step, ThreadId, Trial,
 };
 use homing_topology::{Machine, Scope};
 
@@ -133,6 +133,22 @@ fn broken_policies_are_found() {
     let lost = broken(Broken::LostWake(100));
     assert!(lost.lost_wakes > 0 && lost.exposed_max_ns > Some(700_000), "{lost:?}");
     assert!(broken(Broken::NoFarPull).exposed_max_ns > Some(700_000));
+}
+
+/// Issuers that are pinned to a few CPUs do not keep their items from the others.
+#[test]
+fn pinned_issuers_leave_other_cpus_to_items() {
+    let machine = Machine::from_grid_siblings_last("1x1x2x2").unwrap();
+    let rate = |hand_off, seed| {
+        let policy = homing(HomingSettings { hand_off, ..HomingSettings::default() });
+        let load = CryptLoad { places: IssuerPlaces::Random, ..CryptLoad::published(6) };
+        run(&machine, HostModel::Pinned, policy, load, seed).rate
+    };
+    for seed in 1..=6 {
+        let (chosen, queued) = (rate(true, seed), rate(false, seed));
+        println!("{seed}: {chosen:.0} and {queued:.0} a second");
+        assert!(chosen >= 0.95 * queued, "{chosen} a second, {queued} if all is queued");
+    }
 }
 
 #[test]

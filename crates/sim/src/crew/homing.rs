@@ -168,7 +168,10 @@ impl Homing {
             return HandOff::Queue;
         }
         let cpu = host.geometry().id(host.cpu_of(issuer));
-        self.spare.note(issuer, &self.layout.rings(cpu)[0]);
+        // Issuers that are pinned to one CPU together leave the other CPUs of their cache alone.
+        let is_pinned = host.only_cpu_of(issuer).is_some();
+        let place = if is_pinned { CpuSet::of(cpu) } else { self.layout.rings(cpu)[0] };
+        self.spare.note(issuer, &place);
         let (cpus, idle) = (host.geometry().len(), !self.board.idle.is_empty());
         hand_off(&self.spare.facts(item_ns, cpus, idle))
     }

@@ -312,6 +312,11 @@ impl Host {
         self.threads[thread.0 as usize].cpu
     }
 
+    /// The only CPU that a thread may use, if it may use no other.
+    pub fn only_cpu_of(&self, thread: ThreadId) -> Option<CpuIndex> {
+        self.threads[thread.0 as usize].only_cpu
+    }
+
     /// Says where a sleeping thread is to be looked for when it is woken, as if it had run there.
     pub fn send_to(&mut self, thread: ThreadId, cpu: CpuIndex) {
         let own = &mut self.threads[thread.0 as usize];
