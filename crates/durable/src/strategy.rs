@@ -47,7 +47,7 @@ impl Strategy {
     }
 }
 
-/// This many files are worth a commit before anything has been measured. Derived: a commit costs a
+/// This many files are worth a commit before single files have been measured. Derived: a commit costs a
 /// few syncs and a few flushes.
 const COMMIT_FILES: usize = 24;
 
@@ -60,10 +60,10 @@ const TRY_EVERY: u32 = 64;
 /// A commit that takes longer has written much. Chosen: five flushes of a slow disk, four times.
 const DEAR: Duration = Duration::from_millis(100);
 
-/// What a sync of one file is taken to cost until one has been made: a flush of a slow disk. A
-/// program that only has bulks would otherwise commit them for ever, however long a commit waits
-/// for others' data.
-const FILE: Duration = Duration::from_millis(5);
+/// What a sync of one file is taken to cost until one has been made. A program that only has bulks
+/// would otherwise commit them for ever, however long a commit waits for others' data. Chosen: four
+/// flushes of a slow disk, so that a commit that writes a bulk's own data passes.
+const FILE: Duration = Duration::from_millis(20);
 
 /// How much a new figure counts: one part in this many.
 const SHARE: u32 = 4;
@@ -113,6 +113,10 @@ impl Costs {
         let Some(commit) = self.commit else {
             return waiting >= COMMIT_FILES;
         };
+        // Few files are how single ones come to be measured.
+        if self.file.is_none() && waiting < COMMIT_FILES {
+            return false;
+        }
         let file = self.file.unwrap_or(FILE);
         let rounds = waiting.div_ceil(depth.max(1));
         commit < file.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX))
@@ -184,8 +188,11 @@ mod tests {
     fn who_only_has_bulks_finds_out_what_files_cost_once_a_commit_was_dear() {
         let mut costs = Costs { commit: Some(20 * MS), ..Costs::default() };
         assert!(costs.prefers_commit(Strategy::Auto, 10_000, 64));
-        costs.note_commit(10_000 * MS);
-        assert!(!costs.prefers_commit(Strategy::Auto, 10_000, 64), "157 rounds of 5 ms");
+        assert!(!costs.prefers_commit(Strategy::Auto, 23, 64), "these are measured one by one");
+        costs.note_commit(640 * MS);
+        assert!(costs.prefers_commit(Strategy::Auto, 3_992, 64), "the rest of a bulk of 64 MB");
+        costs.note_commit(20_000 * MS);
+        assert!(!costs.prefers_commit(Strategy::Auto, 10_000, 64), "157 rounds of 20 ms");
         costs.note_file(100 * MS);
         assert!(costs.prefers_commit(Strategy::Auto, 10_000, 64), "both are slow here");
     }
