@@ -126,6 +126,15 @@ impl Level {
     pub const ALL: [Self; 3] = [Self::Cpu, Self::Smt, Self::Shard];
 
     /// The scope whose pods are the CPUs of a queue.
+    ///
+    /// ```
+    /// use homing_sched::{Affinity, Attributes, Level};
+    /// use homing_topology::Scope;
+    ///
+    /// let machine = Attributes::new(Affinity { scope: Scope::System, strict: false });
+    /// assert_eq!(machine.level(), Level::Shard);
+    /// assert_eq!(Level::Shard.scope(), Scope::CacheShard, "many queues are home to this pod");
+    /// ```
     pub const fn scope(self) -> Scope {
         match self {
             Self::Cpu => Scope::Cpu,

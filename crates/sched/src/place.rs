@@ -36,7 +36,7 @@ pub const OCCUPIED_ITEM_MAX_NS: u64 = 1_000_000;
 /// apart; with 10, the latter loses.
 const OCCUPIED_WAKE_TIMES: u64 = 3;
 
-/// Or within this time, in nanoseconds: where each CPU is an issuer's, nothing is learned of
+/// Or within this time, in nanoseconds, where each CPU is an issuer's: there nothing is learned of
 /// wake-ups elsewhere, or what was learned is old. Measured with four such clients on 2 CPUs:
 /// workers begin there after 3 to 11 us; with 10 or 50 us in the place of 15, the same.
 const OCCUPIED_WAKE_SOON_NS: u64 = 15_000;
@@ -210,9 +210,12 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
         let is_short = item_ns < OCCUPIED_ITEM_MAX_NS;
         let little = backlog_ns < OCCUPIED_BACKLOG_NS || is_short && (waiting as usize) < enough;
         let elsewhere_ns = OCCUPIED_WAKE_TIMES.saturating_mul(facts.wake_ns(false));
-        let soon_ns = elsewhere_ns.max(OCCUPIED_WAKE_SOON_NS);
+        let nowhere_else = active.is_subset(&occupied);
+        let soon_ns = elsewhere_ns.max(if nowhere_else { OCCUPIED_WAKE_SOON_NS } else { 0 });
+        let occupied_ns = facts.wake_ns(true);
         let worth_it = (TINY_ITEM_NS..WHOLE_CORE_ITEM_NS).contains(&item_ns);
-        let issuers_wait = worth_it && facts.wake_ns(true) < soon_ns;
+        // At most 1: nothing is known.
+        let issuers_wait = worth_it && (2..soon_ns).contains(&occupied_ns);
         known && (little && !issuers_wait || is_short && facts.issuers_are_busy())
     };
     if !awake.is_empty() {

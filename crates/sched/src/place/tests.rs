@@ -144,14 +144,17 @@ fn issuers_that_wait_soon_are_not_in_a_workers_way() {
     assert_eq!(wake("0", cache, on_0(2_000, 19_999)), Some(0), "it runs within 30 us");
     assert_eq!(wake("0,8", cache, on_0(2_000, 19_999)), Some(8), "anyone rather than 0");
     assert_eq!(wake("0", cache, on_0(2_000, 20_000)), None, "the issuer goes on");
-    let unknown_elsewhere = |occupied_delay_ns| {
+    let unknown_elsewhere = |issuers: &'static str, occupied_delay_ns| {
         move |facts: &mut Given| {
             on_0(2_000, occupied_delay_ns)(facts);
-            facts.delay_ns = 0;
+            (facts.delay_ns, facts.occupied) = (0, cpus(issuers));
         }
     };
-    assert_eq!(wake("0", cache, unknown_elsewhere(14_999)), Some(0), "soon, by any measure");
-    assert_eq!(wake("0", cache, unknown_elsewhere(15_000)), None);
+    let everywhere = |occupied_delay_ns| unknown_elsewhere("0-15", occupied_delay_ns);
+    assert_eq!(wake("0", cache, everywhere(14_999)), Some(0), "soon, by any measure");
+    assert_eq!(wake("0", cache, everywhere(15_000)), None);
+    assert_eq!(wake("0", cache, everywhere(1)), None, "nothing is known");
+    assert_eq!(wake("0", cache, unknown_elsewhere("0-14", 14_999)), None, "15 will tell");
     assert_eq!(wake("0", cache, on_0(WHOLE_CORE_ITEM_NS, 0)), None, "it would wait for long");
     assert_eq!(wake("0", cache, on_0(TINY_ITEM_NS - 1, 0)), None, "others have done it by then");
 }
