@@ -96,6 +96,9 @@ impl Found {
             if of_tests && line.ends_with('{') {
                 return;
             }
+            if whole.starts_with('}') {
+                of = None;
+            }
             if whole.starts_with("impl") {
                 of = implemented(whole).map(str::to_owned);
             }
@@ -121,13 +124,19 @@ impl Example {
     fn uses(&self, item: &Item) -> bool {
         let has = |name: &str| words(&self.code).any(|word| word == name);
         let Some(of) = &item.of else { return has(&item.name) };
-        let mut calls = self.code.match_indices(&item.name).filter(|(at, name)| {
-            !self.code[at + name.len()..].starts_with(|c: char| c.is_alphanumeric() || c == '_')
-        });
-        calls.any(|(at, _)| {
-            let before = &self.code[..at];
-            let is_method = before.ends_with('.') && (self.file == item.file || has(of));
-            is_method || before.ends_with(&format!("{of}::")) || before.ends_with("Self::")
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let is_here = self.file == item.file;
+        self.code.match_indices(&item.name).any(|(at, name)| {
+            let (before, after) = (&self.code[..at], &self.code[at + name.len()..]);
+            if after.starts_with(is_word) {
+                return false;
+            }
+            let is_called = after.starts_with('(') || after.starts_with("::<");
+            let is_field = !is_called || before.ends_with("..");
+            let path = before.strip_suffix("::").map(|path| path.rsplit(|c| !is_word(c)).next());
+            let is_path =
+                path.flatten().is_some_and(|last| last == of || is_here && last == "Self");
+            is_path || before.ends_with('.') && !is_field && (is_here || has(of))
         })
     }
 }
@@ -190,5 +199,8 @@ mod tests {
         assert_eq!(missing("Far::new().len();"), [] as [&str; 0]);
         assert_eq!(missing("Far::len(x);"), [near]);
         assert_eq!(missing("x.lengthen(); // x.len()"), [near, far]);
+        assert_eq!(missing("(0..len(Far)).chain(x.len)"), [near, far], "no method is called");
+        assert_eq!(missing("AFar::len(x); Near::len(x)"), [far]);
+        assert_eq!(missing("lens.map(Far::len)"), [near]);
     }
 }

@@ -25,7 +25,7 @@ impl CpuBits {
     /// An empty set that can hold the CPUs of `range`.
     pub(crate) fn for_range_of(range: &CpuSet) -> Self {
         let highest = range.iter().last().map_or(0, CpuId::index);
-        debug_assert!(highest / 64 < WORDS, "CpuId is bounded by construction");
+        assert!(highest / 64 < WORDS, "there are as many words as CPUs need");
         Self { words: std::array::from_fn(|_| AtomicU64::new(0)), count: highest / 64 + 1 }
     }
 

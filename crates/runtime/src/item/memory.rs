@@ -125,6 +125,10 @@ fn hand_in(size: usize, mut magazine: Magazine) {
     {
         let mut depot = depot(size);
         if depot.len() < DEPOT_MAGAZINES {
+            // All at once, so that nobody waits while it grows.
+            if depot.capacity() == 0 {
+                depot.reserve_exact(DEPOT_MAGAZINES);
+            }
             depot.push(magazine);
             return;
         }

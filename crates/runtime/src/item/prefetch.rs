@@ -11,18 +11,18 @@ use std::ptr::NonNull;
 /// Nothing else changes.
 #[inline]
 pub(super) fn prefetch_to_write<T>(place: Option<NonNull<T>>) {
-    let place = place.map_or(std::ptr::null_mut(), NonNull::as_ptr);
+    let address = place.map_or(0, |place| place.addr().get());
     // SAFETY: a hint, which never faults, whatever the address; a processor without it does
     // nothing. The intrinsic asks for the line to read, unless it is compiled for a processor that
     // is known to have this instruction.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe {
-        std::arch::asm!("prefetchw [{0}]", in(reg) place, options(nostack, preserves_flags, readonly));
+        std::arch::asm!("prefetchw [{0}]", in(reg) address, options(nomem, nostack, preserves_flags));
     }
     // SAFETY: as above.
     #[cfg(all(target_arch = "aarch64", not(miri)))]
     unsafe {
-        std::arch::asm!("prfm pstl1keep, [{0}]", in(reg) place, options(nostack, preserves_flags, readonly));
+        std::arch::asm!("prfm pstl1keep, [{0}]", in(reg) address, options(nomem, nostack, preserves_flags));
     }
-    let _ = place;
+    let _ = address;
 }
