@@ -167,7 +167,9 @@ impl Sim<'_> {
             assert_eq!(placed.queue, queue, "an item has one home");
             placed.wake
         };
+        let before = self.checks.wakes;
         let woken = if decide { self.wake_one(queue, submit) } else { None };
+        assert!(self.checks.wakes - before <= 1, "an insertion wakes at most one CPU");
         self.checks.occasions += 1;
         self.note(format_args!("put {first}+{count} {cpu} {}/{} {woken:?}", pool.0, queue.leader));
     }
