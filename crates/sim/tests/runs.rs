@@ -151,6 +151,27 @@ fn pinned_issuers_leave_other_cpus_to_items() {
     }
 }
 
+/// The published variant loses where the issuers' CPUs are busy and others idle: pulling mends it.
+#[test]
+fn localized_work_loses_nothing_where_others_pull() {
+    for model in HostModel::ALL {
+        for jobs in [8, 4, 1] {
+            let rate = |localize: bool| {
+                let affinity = localize.then_some(Affinity { scope: Scope::Cache, strict: false });
+                let settings = HomingSettings { localize, affinity, ..HomingSettings::default() };
+                let seeds = (1..=4).map(|seed| {
+                    run(&ryzen(), model, homing(settings.clone()), CryptLoad::published(jobs), seed)
+                        .rate
+                });
+                seeds.sum::<f64>() / 4.0
+            };
+            let (localized, plain) = (rate(true), rate(false));
+            println!("{} {jobs}: {localized:.0} and {plain:.0} a second", model.name());
+            assert!(localized >= 0.96 * plain, "{localized} a second, {plain} if not localized");
+        }
+    }
+}
+
 #[test]
 fn strict_work_never_leaves_its_pod_and_the_rest_does_where_it_pays() {
     let pulled = |strict| {
