@@ -1,5 +1,6 @@
 //! On which CPUs the kernel lets threads run.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -24,12 +25,28 @@ pub(crate) fn read_mask() -> Option<Mask> {
     rustix::thread::sched_getaffinity(None).ok()
 }
 
-/// Whether the calling thread may run on one CPU only.
-pub(crate) fn is_confined_to_one() -> bool {
+/// A thread is asked again after this long whether it is pinned. Chosen: asking takes half a
+/// microsecond.
+const PINNED_NS: u64 = 100_000_000;
+
+std::thread_local! {
+    /// Whether the thread is pinned to one CPU, and when that was asked.
+    static PINNED: Cell<Option<(bool, u64)>> = const { Cell::new(None) };
+}
+
+/// Whether the calling thread may run on one CPU only, as it was a moment ago.
+pub(crate) fn is_pinned(now_ns: u64) -> bool {
+    if let Some((pinned, asked_ns)) = PINNED.get()
+        && now_ns.saturating_sub(asked_ns) < PINNED_NS
+    {
+        return pinned;
+    }
     #[cfg(all(target_os = "linux", not(shuttle)))]
-    return read_mask().is_some_and(|mask| mask.count() == 1);
+    let pinned = read_mask().is_some_and(|mask| mask.count() == 1);
     #[cfg(not(all(target_os = "linux", not(shuttle))))]
-    return false;
+    let pinned = false;
+    PINNED.set(Some((pinned, now_ns)));
+    pinned
 }
 
 /// Whether the thread that the kernel knows as `tid` may run on a CPU other than this one, by

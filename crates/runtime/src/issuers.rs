@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use homing_sched::{ISSUERS_OF_LATE, IssuersPlaces};
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
-use crate::affinity;
 use crate::cpu_bits::CpuBits;
 
 /// How many numbers threads get before they repeat: more issuers than that may be counted as fewer.
@@ -15,10 +14,6 @@ const NUMBERS: usize = if cfg!(any(loom, shuttle)) { 64 } else { CPU_COUNT_MAX }
 
 /// An interval, at least. A thread that has not issued for two of them is no issuer.
 const INTERVAL_NS: u64 = 8_000_000;
-
-/// A pinned thread is asked again after this long whether it still is. Chosen: asking takes half a
-/// microsecond.
-const PINNED_NS: u64 = 100_000_000;
 
 /// Where an issuer gets its CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +64,6 @@ static LAST: AtomicU32 = AtomicU32::new(0);
 
 std::thread_local! {
     static NUMBER: Cell<Option<CpuId>> = const { Cell::new(None) };
-    /// Whether the thread is pinned to one CPU, and when that was asked.
-    static PINNED: Cell<Option<(bool, u64)>> = const { Cell::new(None) };
 }
 
 impl Issuers {
@@ -131,18 +124,6 @@ impl Issuers {
         }
         places
     }
-}
-
-/// Whether the calling thread may run on one CPU only.
-pub(crate) fn is_pinned(now_ns: u64) -> bool {
-    if let Some((pinned, asked_ns)) = PINNED.get()
-        && now_ns.saturating_sub(asked_ns) < PINNED_NS
-    {
-        return pinned;
-    }
-    let pinned = affinity::is_confined_to_one();
-    PINNED.set(Some((pinned, now_ns)));
-    pinned
 }
 
 impl Memory {

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use homing_sched::{Facts, HandOff, HandOffFacts, hand_off};
 use homing_topology::{CpuId, NodeId};
 
+use crate::affinity;
 use crate::books::Counters;
 use crate::clock::now_ns;
 use crate::futures;
 use crate::handle::JoinHandle;
-use crate::issuers::{self, Place};
+use crate::issuers::Place;
 use crate::item::{self, Batch, Item, Tag};
 use crate::local;
 use crate::queueing::Origin;
@@ -291,7 +292,7 @@ impl Workqueue {
         if !local::is_worker_of(shared) {
             let cpu = local::running_on();
             let cache = || Place::Cache(layout.rings(cpu)[0].first().unwrap_or(cpu));
-            let place = if issuers::is_pinned(now_ns) { Place::Cpu(cpu) } else { cache() };
+            let place = if affinity::is_pinned(now_ns) { Place::Cpu(cpu) } else { cache() };
             shared.issuers.note(place, now_ns);
         }
         let cpus = active.len();
