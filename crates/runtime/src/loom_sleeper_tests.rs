@@ -83,18 +83,23 @@ impl Bed {
 /// How a worker waits for a token: at the word, or driving the reactor.
 const WAYS: [fn(&Bed) -> bool; 2] = [Bed::sleep, Bed::drive];
 
+/// A thread that writes something and then wakes the worker.
+fn write_and_wake(bed: &Arc<Bed>) -> (Arc<AtomicBool>, thread::JoinHandle<()>) {
+    let written = Arc::new(AtomicBool::new(false));
+    let (bed, writes) = (bed.clone(), written.clone());
+    let waker = thread::spawn(move || {
+        writes.store(true, Relaxed);
+        bed.wake();
+    });
+    (written, waker)
+}
+
 #[test]
 fn a_sleeper_is_woken_and_sees_what_was_written_before() {
     for sleep in WAYS {
         check(3, move || {
-            let (bed, written) = (Bed::new(), Arc::new(AtomicBool::new(false)));
-            let waker = {
-                let (bed, written) = (bed.clone(), written.clone());
-                thread::spawn(move || {
-                    written.store(true, Relaxed);
-                    bed.wake();
-                })
-            };
+            let bed = Bed::new();
+            let (written, waker) = write_and_wake(&bed);
             assert!(sleep(&bed));
             assert!(written.load(Relaxed));
             waker.join().unwrap();
@@ -130,14 +135,8 @@ fn of_two_wakers_none_is_missed() {
 #[test]
 fn a_token_that_comes_as_the_time_is_up_is_taken_now_or_kept() {
     check(3, || {
-        let (bed, written) = (Bed::new(), Arc::new(AtomicBool::new(false)));
-        let waker = {
-            let (bed, written) = (bed.clone(), written.clone());
-            thread::spawn(move || {
-                written.store(true, Relaxed);
-                bed.wake();
-            })
-        };
+        let bed = Bed::new();
+        let (written, waker) = write_and_wake(&bed);
         let taken = bed.token.take(|| true);
         if !taken {
             assert!(bed.sleep());
