@@ -55,8 +55,6 @@ struct Worker {
     woken_occupied: bool,
     /// How far away the work was that it was last woken for.
     called: Reach,
-    /// Whether its wake-up was found to be lost.
-    lost: bool,
 }
 
 /// See the module.
@@ -119,7 +117,6 @@ impl Homing {
                 woken_ns: 0,
                 woken_occupied: false,
                 called: Reach::Home,
-                lost: false,
             });
         }
         let first = workers[0].thread.0;
@@ -292,10 +289,10 @@ impl Homing {
 
     /// Counts workers whose announcement was taken but that were not woken: they sleep for ever.
     fn note_lost_wakes(&mut self, host: &Host) {
-        for worker in &mut self.workers {
+        for worker in &self.workers {
             let claimed = worker.state == State::Parked && !self.board.idle.contains(worker.cpu);
-            if claimed && !worker.lost && host.is_asleep(worker.thread) {
-                worker.lost = true;
+            let known = self.lost.contains(worker.cpu);
+            if claimed && !known && host.is_asleep(worker.thread) {
                 self.lost.insert(worker.cpu);
                 self.counts.lost_wakes += 1;
             }
