@@ -47,8 +47,8 @@ impl Strategy {
     }
 }
 
-/// This many files are worth a commit before single files have been measured. Derived: a commit costs a
-/// few syncs and a few flushes.
+/// This many files are worth a commit before single files have been measured. Derived: a commit
+/// costs a few syncs and a few flushes.
 const COMMIT_FILES: usize = 24;
 
 /// Fewer files than this are never worth a commit: a lone sync does not wait for others' data.
@@ -110,13 +110,12 @@ impl Costs {
             Strategy::Auto if waiting < COMMIT_FILES_MIN => return false,
             Strategy::Auto => {}
         }
-        let Some(commit) = self.commit else {
-            return waiting >= COMMIT_FILES;
-        };
         // Few files are how single ones come to be measured.
-        if self.file.is_none() && waiting < COMMIT_FILES {
+        let is_measured = self.file.is_some() && self.commit.is_some();
+        if !is_measured && waiting < COMMIT_FILES {
             return false;
         }
+        let Some(commit) = self.commit else { return true };
         let file = self.file.unwrap_or(FILE);
         let rounds = waiting.div_ceil(depth.max(1));
         commit < file.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX))
