@@ -256,8 +256,7 @@ impl Cell {
 fn common(report: &homing_sim::Report) -> BTreeMap<String, f64> {
     let items = report.crew.done.max(1) as f64;
     let all = (report.crew.done + report.inline).max(1) as f64;
-    let exposed = report.crew.exposed_max_ns.map(|ns| ("exposed_max_us", ns as f64 / 1e3));
-    let values = [
+    let mut values = named([
         ("rate", report.rate),
         ("util_pct", report.util_pct),
         ("cpu_us", report.cpu_us),
@@ -268,9 +267,10 @@ fn common(report: &homing_sim::Report) -> BTreeMap<String, f64> {
         ("inline_share", report.inline as f64 / all),
         ("lost_wakes", report.crew.lost_wakes as f64),
         ("events", report.events as f64),
-    ];
-    let all = values.into_iter().chain(exposed);
-    all.map(|(name, value)| (name.to_owned(), value)).collect()
+    ]);
+    let exposed_ns = report.crew.exposed_max_ns;
+    values.extend(exposed_ns.map(|ns| ("exposed_max_us".to_owned(), ns as f64 / 1e3)));
+    values
 }
 
 fn named<const N: usize>(values: [(&str, f64); N]) -> BTreeMap<String, f64> {
