@@ -1,8 +1,8 @@
 //! A control group whose quota and cpuset change: the workers follow. The group is the whole
 //! process's, so this is a program of its own.
 
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ impl Group {
     }
 
     fn set(&self, name: &str, value: &str) -> io::Result<()> {
-        fs::write(self.folder.join(name), value)
+        write(&self.folder.join(name), value)
     }
 
     /// In microseconds of every 100,000; -1: none.
@@ -48,9 +48,14 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let _ = fs::write(self.parent.join("cgroup.procs"), std::process::id().to_string());
+        let _ = write(&self.parent.join("cgroup.procs"), &std::process::id().to_string());
         let _ = fs::remove_dir(&self.folder);
     }
+}
+
+/// Writes to a file that is there: where the folder is no hierarchy, none is to be made.
+fn write(path: &Path, value: &str) -> io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
 }
 
 /// A group of the first of these controllers for which there can be one.
@@ -62,7 +67,7 @@ fn group(controllers: &[&str]) -> Option<Group> {
     })
 }
 
-/// Keeps the runtime at work until it has so many workers: a monitor that rests looks at nothing.
+/// Keeps the runtime at work until its CPUs are as wanted: a monitor that rests looks at nothing.
 fn expect(runtime: &Runtime, is_as_wanted: impl Fn(&CpuSet) -> bool, told: &str) {
     let began = Instant::now();
     while !is_as_wanted(&runtime.cpus()) {
