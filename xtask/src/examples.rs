@@ -1,6 +1,7 @@
 //! Checks that each item of the crates that programs use, and of the decisions, is shown by an
-//! example, which is also a test: its own, or another one of the crate that uses it. An example uses
-//! a method if it calls one of that name and stands in the same file or has the type's name, too.
+//! example, which is also a test: its own, or another one of the crate that uses it. An example
+//! uses a method if it calls one of that name and stands in the same file or has the type's name,
+//! too.
 
 use std::fs;
 use std::path::Path;

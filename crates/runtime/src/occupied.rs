@@ -4,9 +4,8 @@
 //! Nothing tells when such a thread goes away. So time passes in intervals, and a CPU is occupied
 //! if something was issued there in this interval or in the one before. An interval lasts from one
 //! look of the monitor to the next: some milliseconds while workers work, up to a quarter of a
-//! second while they mostly sleep. A thread that waits for its
-//! items says so: until it issues again, its CPU is as free as any other, for items that take no
-//! longer than issuers usually wait.
+//! second while they mostly sleep. A thread that waits for its items says so: until it issues
+//! again, its CPU is as free as any other, for items that take no longer than issuers usually wait.
 //!
 //! All of this is estimated: what is lost in a race comes back with the next item.
 

@@ -32,11 +32,11 @@
 //!   own pods, then in those of its LLC, of its node, of the other nodes, nearest first. Where it
 //!   begins in each of these is fixed for each CPU, and spread over the CPUs of a cache: it does
 //!   not rotate from search to search, because that would take a shared counter or a clock, and
-//!   the CPUs that search at one time are spread all the same. Work of another pod is ripe when it has waited for longer
-//!   than fetching it costs, and for longer than the pod may be given for it. It is also ripe if
-//!   the worker was woken for something as far away, or has been idle for long (beyond its cache
-//!   this counts only if some issuer waits). For a worker that has slept lately and has no issuer
-//!   on its CPU, it is also ripe if an item waits for each CPU of the queue.
+//!   the CPUs that search at one time are spread all the same. Work of another pod is ripe when it
+//!   has waited for longer than fetching it costs, and for longer than the pod may be given for it.
+//!   It is also ripe if the worker was woken for something as far away, or has been idle for long
+//!   (beyond its cache this counts only if some issuer waits). For a worker that has slept lately
+//!   and has no issuer on its CPU, it is also ripe if an item waits for each CPU of the queue.
 //! * `SCHED-5` Strict work is never taken outside its pod while the pod has a worker.
 //! * `SCHED-6` A worker takes from the pool that has had the least of its CPU's time, by the weight
 //!   of its `nice`. So each pool gets its share, and none is starved.
