@@ -6,12 +6,13 @@
 //! durable/write_back    rw  auto, early or late: of files that wait to be synced
 //! durable/sharing       rw  auto, beside or together: of those who sync one file at a time
 //! durable/depth         rw  syncs under way at a time on each filesystem, and as many again of
-//!                           callers who wait
+//!                           callers who wait; auto: as many as have been faster there
 //! durable/counters      ro  what has been done: a name and a number on each line
 //! durable/latency_ns    ro  how many syncs took less than so long: a line for each bucket
 //! durable/batch_sizes   ro  how many syncs answered fewer askers than so many: likewise
 //! durable/filesystems   ro  what waits, what it costs, how it is served: a line for each
-//! durable/failed        ro  the failures that nobody has acknowledged: a line for each, with the
+//! durable/failed        ro  the failures that nobody has acknowledged, of files and of logs that
+//!                           have not been opened again: a line for each, with the
 //!                           error's number, the system call, the file, its bytes that may be lost,
 //!                           and when it was first seen, in seconds since 1970
 //! ```
@@ -40,7 +41,7 @@ use crate::strategy::Strategy;
 /// let attributes = durable.attributes();
 /// attributes.set("durable/strategy", "files")?; // no commits of filesystems from now on
 /// let error = attributes.set("durable/depth", "0").unwrap_err();
-/// assert!(error.to_string().contains("1 to 4096"));
+/// assert!(error.to_string().contains("auto, or a number from 1 to 4096"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -71,6 +72,9 @@ const ALL: [(&str, bool); 10] = [
     ("durable/write_back", true),
 ];
 
+/// The depth that is measured.
+const AUTO: &str = "auto";
+
 /// Syncs under way at a time on a filesystem: each may hold a thread.
 const DEPTH_MAX: usize = 4096;
 
@@ -90,7 +94,7 @@ impl AttributeTree for DurableAttributes {
             "durable/write_back" => durable.write_back().name().to_owned(),
             "durable/sharing" => durable.sharing().name().to_owned(),
             "durable/backend" => durable.backend().name().to_owned(),
-            "durable/depth" => durable.depth().to_string(),
+            "durable/depth" => durable.depth().map_or(AUTO.to_owned(), |depth| depth.to_string()),
             "durable/counters" => counters(&durable.counters()),
             "durable/latency_ns" => histogram(&durable.counters().latency_ns),
             "durable/batch_sizes" => histogram(&durable.counters().batches),
@@ -132,10 +136,10 @@ impl AttributeTree for DurableAttributes {
                 })?;
             }
             "durable/depth" => {
-                let depth = value.parse().ok().filter(|depth| (1..=DEPTH_MAX).contains(depth));
-                let depth =
-                    depth.ok_or_else(|| refused(format!("a number from 1 to {DEPTH_MAX}")))?;
-                self.durable.set_depth(depth);
+                let number = value.parse().ok().filter(|depth| (1..=DEPTH_MAX).contains(depth));
+                let depth = if value == AUTO { Some(None) } else { number.map(Some) };
+                let accepted = || refused(format!("{AUTO}, or a number from 1 to {DEPTH_MAX}"));
+                self.durable.set_depth(depth.ok_or_else(accepted)?);
             }
             _ => {
                 // An error if there is no such attribute.

@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::depth::DEPTH_MAX;
 use crate::files::{DEPTHS_MAX, FILESYSTEMS_MAX};
 #[cfg(target_os = "linux")]
 pub(crate) use crate::ring::Ring;
@@ -59,7 +60,11 @@ pub(crate) struct Chosen {
 impl Chosen {
     /// Sets the backend. Returns the old ring if there is a new one: to be dropped without the
     /// lock.
-    pub(crate) fn set(&mut self, backend: Backend, depth: usize) -> io::Result<Option<Arc<Ring>>> {
+    pub(crate) fn set(
+        &mut self,
+        backend: Backend,
+        depth: Option<usize>,
+    ) -> io::Result<Option<Arc<Ring>>> {
         let has_ring = self.ring.as_ref().is_some_and(|ring| !ring.is_broken());
         let mut old = None;
         if backend == Backend::IoUring && !has_ring {
@@ -69,7 +74,7 @@ impl Chosen {
         Ok(old)
     }
 
-    pub(crate) fn set_depth(&self, depth: usize) {
+    pub(crate) fn set_depth(&self, depth: Option<usize>) {
         if let Some(ring) = &self.ring {
             ring.set_workers(workers(depth));
         }
@@ -82,8 +87,9 @@ impl Chosen {
 }
 
 /// As many as there may be jobs, so that no disk's syncs wait for a worker that another disk keeps.
-fn workers(depth: usize) -> u32 {
-    let jobs = depth.saturating_mul(DEPTHS_MAX).saturating_add(FILESYSTEMS_MAX);
+fn workers(depth: Option<usize>) -> u32 {
+    let jobs =
+        depth.unwrap_or(DEPTH_MAX).saturating_mul(DEPTHS_MAX).saturating_add(FILESYSTEMS_MAX);
     // The kernel's limit.
     u32::try_from(jobs.min(i32::MAX as usize)).expect("it fits")
 }

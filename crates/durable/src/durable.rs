@@ -299,7 +299,8 @@ impl Durable {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn acknowledge(&self, error: &DurabilityError) -> Option<DurabilityError> {
-        self.acknowledge_of(error.id, |present| present == error)
+        let of_file = self.acknowledge_of(error.id, |present| present == error);
+        of_file.or_else(|| self.engine.acknowledge_log(error).then(|| error.clone()))
     }
 
     fn acknowledge_of(
@@ -311,9 +312,10 @@ impl Durable {
         failed.map(|(error, _)| error)
     }
 
-    /// The failures that nobody has acknowledged, at most one for each file.
+    /// The failures that nobody has acknowledged, at most one for each file, and for each log that
+    /// has not been opened again since.
     pub fn failures(&self) -> Vec<DurabilityError> {
-        self.engine.files().failures()
+        self.engine.failures()
     }
 
     /// Sets how files are made durable. Takes effect at once.
@@ -350,22 +352,24 @@ impl Durable {
 
     /// Sets how many syncs of one filesystem may be under way at the same time on threads of the
     /// runtime, and as many again on those of callers that wait. At least 1. Takes effect at once.
-    /// The default is 64. If eight times as many are under way on all filesystems together, each
-    /// filesystem has one on threads of the runtime. So a disk that hangs stops no other.
+    /// By default (`None`) it is 64, or 256 on each filesystem where that has been faster. If eight
+    /// times as many are under way on all filesystems together, each filesystem has one on threads
+    /// of the runtime. So a disk that hangs stops no other.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
     /// # let durable = homing_durable::Durable::new(&runtime)?;
     /// durable.set_depth(16);
-    /// assert_eq!(durable.depth(), 16);
+    /// assert_eq!(durable.depth(), Some(16));
+    /// durable.set_depth(None); // as measured
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn set_depth(&self, depth: usize) {
-        self.engine.set_depth(depth);
+    pub fn set_depth(&self, depth: impl Into<Option<usize>>) {
+        self.engine.set_depth(depth.into());
     }
 
-    /// See [`Durable::set_depth`].
-    pub fn depth(&self) -> usize {
+    /// What was set by [`Durable::set_depth`].
+    pub fn depth(&self) -> Option<usize> {
         self.engine.settings.depth()
     }
 

@@ -1,5 +1,6 @@
 //! The engine: begins, carries out and ends jobs, and tells the waiting callers.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -43,6 +44,8 @@ pub(crate) struct Engine {
     /// the lock.
     losses: AtomicU64,
     pub(crate) counts: Counts,
+    /// How logs failed, by their numbers, until they are opened again.
+    failed_logs: Mutex<BTreeMap<u64, DurabilityError>>,
     /// The runtime has ended.
     ended: AtomicBool,
 }
@@ -69,6 +72,7 @@ impl Engine {
             backend: Mutex::default(),
             losses: AtomicU64::new(0),
             counts: Counts::default(),
+            failed_logs: Mutex::default(),
             ended: AtomicBool::new(false),
         })
     }
@@ -87,7 +91,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn set_depth(self: &Arc<Self>, depth: usize) {
+    pub(crate) fn set_depth(self: &Arc<Self>, depth: Option<usize>) {
         self.settings.set_depth(depth);
         self.chosen().set_depth(self.settings.depth());
         self.go_on();
@@ -103,6 +107,32 @@ impl Engine {
             add(&self.counts.failed, 1);
         }
         verdict
+    }
+
+    /// Notes that a log accepts nothing any more.
+    pub(crate) fn note_log_failed(&self, log: u64, error: &DurabilityError) {
+        lock(&self.failed_logs).entry(log).or_insert_with(|| error.clone());
+    }
+
+    /// A log has been opened, which found out what is there.
+    pub(crate) fn forget_log_failed(&self, log: u64) {
+        lock(&self.failed_logs).remove(&log);
+    }
+
+    /// The failures that nobody has acknowledged, of files and of logs.
+    pub(crate) fn failures(&self) -> Vec<DurabilityError> {
+        let mut all = self.files().failures();
+        all.extend(lock(&self.failed_logs).values().cloned());
+        all.sort_by_key(|error| error.first_seen);
+        all
+    }
+
+    /// Forgets the failure of a log. Returns whether it was one.
+    pub(crate) fn acknowledge_log(&self, error: &DurabilityError) -> bool {
+        let mut logs = lock(&self.failed_logs);
+        let before = logs.len();
+        logs.retain(|_, known| known != error);
+        logs.len() < before
     }
 
     /// Tells the callers that wait for a sync which will not run. Not to be called under the lock,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::batch::BULK;
+use crate::depth::DEPTH_MAX;
 use crate::durable::Kind;
 use crate::entry::{By, Entry, Failed, Sync};
 use crate::error::{DurabilityError, Loss};
@@ -158,7 +159,7 @@ impl Files {
             && entry.next.is_none()
             && !commits
             && (idle || (waits && filesystem.may_begin_beside(policy)))
-            && filesystem.alone < policy.depth;
+            && filesystem.alone < filesystem.depth(policy);
         if alone {
             entry.by = By::Turn;
             filesystem.alone += 1;
@@ -186,8 +187,8 @@ impl Files {
         if let Some((id, limit)) = self.gathers.next_job() {
             return Some(Job::GatherFile(id, limit));
         }
-        let Policy { strategy, write_back, depth, .. } = policy;
-        let running_max = self.running_max(depth);
+        let Policy { strategy, write_back, .. } = policy;
+        let one_each = self.are_many(policy);
         // Filesystems take turns.
         let devices: Vec<u64> = self.filesystems.keys().copied().collect();
         let turn = devices.partition_point(|device| *device <= self.served);
@@ -198,9 +199,10 @@ impl Files {
             if waiting == 0 || filesystem.beginning || filesystem.group.gathers() {
                 continue;
             }
-            if filesystem.running >= running_max {
+            if !filesystem.has_room(policy, one_each) {
                 continue;
             }
+            let depth = filesystem.depth(policy);
             let service = filesystem.service(policy);
             if service != Service::Beside && filesystem.committing {
                 continue;
@@ -245,10 +247,10 @@ impl Files {
         None
     }
 
-    /// How many jobs a filesystem may have. A disk that hangs keeps its jobs, but takes none from
-    /// the others.
-    fn running_max(&self, depth: usize) -> usize {
-        if self.running < depth.saturating_mul(DEPTHS_MAX) { depth } else { 1 }
+    /// Whether so many jobs are under way on all filesystems that each may have only one. A disk
+    /// that hangs keeps its jobs, but takes none from the others.
+    fn are_many(&self, policy: Policy) -> bool {
+        self.running >= policy.depth.unwrap_or(DEPTH_MAX).saturating_mul(DEPTHS_MAX)
     }
 
     /// Counts a job that uses a filesystem's disk.
@@ -303,13 +305,13 @@ impl Files {
         policy: Policy,
     ) -> Option<Job> {
         let filesystem = self.filesystems.get(&device)?;
-        let running_max = self.running_max(policy.depth);
+        let has_room = filesystem.has_room(policy, self.are_many(policy));
         let busy = filesystem.syncing > 0 || filesystem.beginning || filesystem.group.gathers();
-        let worth = filesystem.costs.is_worth(policy.strategy, expected, policy.depth);
+        let depth = filesystem.depth(policy);
+        let worth = filesystem.costs.is_worth(policy.strategy, expected, depth);
         // A bulk over several filesystems may have only a file or two on this one.
         let few = filesystem.ready.len() < BULK;
-        let begins =
-            worth && filesystem.may_commit() && !(few || busy) && filesystem.running < running_max;
+        let begins = worth && has_room && filesystem.may_commit() && !(few || busy);
         if begins { self.commit(device, false) } else { None }
     }
 

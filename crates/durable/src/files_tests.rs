@@ -27,7 +27,7 @@ fn id(inode: u64) -> FileId {
 }
 
 fn by(strategy: Strategy) -> Policy {
-    Policy { strategy, depth: 64, ..Policy::default() }
+    Policy { strategy, depth: Some(64), ..Policy::default() }
 }
 
 fn files() -> Files {
@@ -251,7 +251,7 @@ fn ask_for_a_bulk(files: &mut Files, inodes: std::ops::Range<u64>) {
 #[test]
 fn a_bulk_keeps_nobody_from_syncing_one_file() {
     for strategy in [Strategy::Files, Strategy::Auto] {
-        let policy = Policy { depth: 2, write_back: WriteBack::Late, ..by(strategy) };
+        let policy = Policy { depth: Some(2), write_back: WriteBack::Late, ..by(strategy) };
         let mut files = files();
         let alone = |files: &mut Files, inode| files.begin_alone(id(inode), policy, true).unwrap();
         ask_for_a_bulk(&mut files, 100..200);
@@ -268,7 +268,7 @@ fn a_bulk_keeps_nobody_from_syncing_one_file() {
 #[test]
 fn a_bulk_that_waits_holds_up_nobody_with_one_file() {
     let mut files = files();
-    let policy = Policy { depth: 2, write_back: WriteBack::Late, ..by(Strategy::Files) };
+    let policy = Policy { depth: Some(2), write_back: WriteBack::Late, ..by(Strategy::Files) };
     let next = |files: &mut Files, policy| match files.next_job(policy) {
         Some(Job::File(sync)) => sync.id.inode,
         other => panic!("{other:?}"),
@@ -418,7 +418,7 @@ fn filesystems_take_turns() {
 /// However many disks hang, another one has at least one job.
 #[test]
 fn a_disk_that_hangs_keeps_its_own_jobs_alone() {
-    let policy = Policy { depth: 2, write_back: WriteBack::Late, ..by(Strategy::Files) };
+    let policy = Policy { depth: Some(2), write_back: WriteBack::Late, ..by(Strategy::Files) };
     let mut files = files();
     let mut begins = |device: u64| {
         let keep = || File::open("/").map(Arc::new);

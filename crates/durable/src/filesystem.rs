@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::depth::Depth;
 use crate::early::Waves;
 use crate::file_id::FileId;
 use crate::group::{Group, Service};
@@ -45,6 +46,8 @@ pub(crate) struct Filesystem {
     /// how it failed.
     pub(crate) lost: Option<(u64, Arc<Failure>)>,
     pub(crate) costs: Costs,
+    /// How many jobs do best.
+    pub(crate) best_depth: Depth,
     pub(crate) waves: Waves,
     pub(crate) group: Group,
 }
@@ -94,6 +97,16 @@ impl Filesystem {
         }
         let doubtful = self.group.is_trial() || self.costs.was_dear();
         self.group.service(Policy { crowded: policy.crowded && doubtful, ..policy })
+    }
+
+    /// How many jobs it may have, and as many again on the threads of callers.
+    pub(crate) fn depth(&self, policy: Policy) -> usize {
+        policy.depth.unwrap_or_else(|| self.best_depth.now())
+    }
+
+    /// Whether another job may begin. There may be only `one` if too many are under way elsewhere.
+    pub(crate) fn has_room(&self, policy: Policy, one: bool) -> bool {
+        self.running < if one { 1 } else { self.depth(policy) }
     }
 
     /// Notes whether it can be committed; for good, if nothing `may_change` that.
@@ -185,6 +198,11 @@ impl Filesystem {
             // Only if no commit ran beside the sync: it would have waited for the same journal.
             self.costs.note_file(took);
         }
+        if was_commit || self.committing || self.beginning || policy.depth.is_some() {
+            self.best_depth.pause();
+        } else {
+            self.best_depth.note(self.syncing + self.ready.len(), now);
+        }
     }
 
     /// Whether the next group is put off, and for how long at most.
@@ -220,12 +238,13 @@ impl Filesystem {
         let device = device as rustix::fs::Dev;
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let Self { ready, committing, costs, waves, .. } = self;
+        let depth = self.depth(policy);
         let (waiting, committing) = (ready.len(), u8::from(*committing));
         let (costs, early) = (costs.told(), u8::from(waves.is_early()));
         let service = self.service(policy).name();
         format!(
-            "{major}:{minor} waiting {waiting} committing {committing} {costs} early {early} \
-             service {service}"
+            "{major}:{minor} waiting {waiting} committing {committing} {costs} depth {depth} \
+             early {early} service {service}"
         )
     }
 }

@@ -60,6 +60,7 @@ mod choice;
 mod commit;
 mod commits;
 mod counters;
+mod depth;
 mod description;
 mod durable;
 mod early;

@@ -10,11 +10,6 @@ use crate::strategy::Strategy;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::system::System;
 
-/// How many syncs are under way at a time on a filesystem by default, whatever its disk. Measured
-/// with plain threads: 256 are slower than 64 on ext4 where flushes cost next to nothing, and 1.7 to 2.4 times
-/// as fast where flushes take 1 and 5 ms. Commits make up for that where they can be had.
-const DEPTH: usize = 64;
-
 /// If more bytes than this wait to be written, commits of a filesystem are not tried for callers
 /// that sync a file each: commits would write other people's data first. Chosen: what a slow disk
 /// writes in a third of a second; issuers of small files, thousands at a time, have less.
@@ -28,8 +23,9 @@ const LOOKS: Duration = Duration::from_millis(50);
 pub(crate) struct Policy {
     pub(crate) strategy: Strategy,
     pub(crate) write_back: WriteBack,
-    /// Jobs under way at a time on each filesystem, at least 1.
-    pub(crate) depth: usize,
+    /// Jobs under way at a time on each filesystem, at least 1; `None`: as many as have been faster
+    /// there.
+    pub(crate) depth: Option<usize>,
     /// Much waits to be written, whoever wrote it.
     pub(crate) crowded: bool,
 }
@@ -40,6 +36,7 @@ pub(crate) struct Settings {
     strategy: AtomicU8,
     write_back: AtomicU8,
     sharing: AtomicU8,
+    /// 0: whatever has been faster.
     depth: AtomicUsize,
 }
 
@@ -49,7 +46,7 @@ impl Default for Settings {
             strategy: AtomicU8::new(Strategy::Auto as u8),
             write_back: AtomicU8::new(WriteBack::Auto as u8),
             sharing: AtomicU8::new(Sharing::Auto as u8),
-            depth: AtomicUsize::new(DEPTH),
+            depth: AtomicUsize::new(0),
         }
     }
 }
@@ -85,12 +82,12 @@ impl Settings {
         self.sharing.store(sharing as u8, Ordering::Relaxed);
     }
 
-    pub(crate) fn depth(&self) -> usize {
-        self.depth.load(Ordering::Relaxed)
+    pub(crate) fn depth(&self) -> Option<usize> {
+        Some(self.depth.load(Ordering::Relaxed)).filter(|depth| *depth > 0)
     }
 
-    pub(crate) fn set_depth(&self, depth: usize) {
-        self.depth.store(depth.max(1), Ordering::Relaxed);
+    pub(crate) fn set_depth(&self, depth: Option<usize>) {
+        self.depth.store(depth.map_or(0, |depth| depth.max(1)), Ordering::Relaxed);
     }
 }
 

@@ -36,7 +36,7 @@ fn what_is_set_is_in_force_and_bad_values_change_nothing() {
     tree.set("durable/sharing", "beside").unwrap();
     assert_eq!(tree.get("durable/sharing").unwrap(), "beside");
     assert_eq!(world.durable.write_back(), WriteBack::Late);
-    assert_eq!((world.durable.strategy(), world.durable.depth()), (Strategy::Files, 7));
+    assert_eq!((world.durable.strategy(), world.durable.depth()), (Strategy::Files, Some(7)));
     for (path, value, accepted) in [
         ("durable/strategy", "syncfs", "auto, files, filesystem"),
         ("durable/strategy", "", "auto, files, filesystem"),
@@ -52,7 +52,7 @@ fn what_is_set_is_in_force_and_bad_values_change_nothing() {
         let AttributeError::Value { accepted: listed, .. } = &error else { panic!("{error}") };
         assert!(listed.contains(accepted), "{error}");
     }
-    assert_eq!((world.durable.strategy(), world.durable.depth()), (Strategy::Files, 7));
+    assert_eq!((world.durable.strategy(), world.durable.depth()), (Strategy::Files, Some(7)));
     // The disk of these tests is not the system's, so the ring cannot be used.
     let error = tree.set("durable/backend", "io_uring").unwrap_err().to_string();
     assert!(error.contains("durable/backend: io_uring is not to be had here"), "{error}");

@@ -109,7 +109,10 @@ impl Shared {
             Ok(()) => {}
             // The next cut removes them.
             Err(error) if error.loss == Loss::Room => state.cuts.next.segments.extend(segments),
-            Err(error) => state.failed = Some(error.clone()),
+            Err(error) => {
+                state.failed = Some(error.clone());
+                self.engine.note_log_failed(self.log, error);
+            }
         }
         state.cuts.led = !state.cuts.next.outcomes.is_empty();
         let more = state.cuts.led;

@@ -339,6 +339,7 @@ impl Shared {
             }
             Err(error) => {
                 state.failed = Some(error.clone());
+                self.engine.note_log_failed(self.log, &error);
                 let behind = state.give_up();
                 outcomes.extend(behind.into_iter().chain(plan.cut));
                 state.keep_buffer(bytes);

@@ -239,6 +239,7 @@ impl Log {
         opened.folder.make_spares(segment_length);
         let state = Mutex::new(State::new(&opened));
         let (folder, log) = (opened.folder, opened.log);
+        engine.forget_log_failed(log);
         let shared = Shared::new(engine, (folder, id), log, segment_length, state);
         Ok((Self { shared: Arc::new(shared) }, recovery))
     }
