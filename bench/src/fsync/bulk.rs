@@ -31,7 +31,7 @@ pub(crate) fn sync_all(
             on_threads(issuers, paths, |file| Ok(durable.fsync_and_wait(&file)?))
         }
         Strategy::HomingAsync => begun_one_by_one(engines.durable()?, issuers, paths),
-        Strategy::HomingMany => at_once(engines.durable()?, paths),
+        Strategy::HomingMany | Strategy::HomingFiles => at_once(engines.durable()?, paths),
         Strategy::Syncfs => by_filesystem(paths),
         Strategy::Tokio => {
             let take = taker(paths);

@@ -27,6 +27,11 @@ impl Engines {
             Strategy::Homing | Strategy::HomingAsync | Strategy::HomingMany => {
                 engines.durable()?;
             }
+            Strategy::HomingFiles => {
+                let durable = engines.durable()?;
+                durable.set_strategy(homing::DurableStrategy::Files);
+                durable.set_depth((issuers > 1).then_some(issuers));
+            }
             Strategy::Tokio | Strategy::TokioAll => {
                 engines.tokio()?;
             }

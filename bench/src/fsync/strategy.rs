@@ -52,6 +52,9 @@ pub(crate) enum Strategy {
     Syncfs,
     /// `Durable::fsync_many` of all files.
     HomingMany,
+    /// The same, each file by itself, as on filesystems that homing does not commit: as many side
+    /// by side as there are issuers, or, with one issuer, as many as homing finds best.
+    HomingFiles,
     /// `Durable::fsync` of each file; each issuer begins all of its own before it waits. In a stream
     /// it is a task that awaits each.
     HomingAsync,
@@ -64,7 +67,7 @@ const DEPTH_MAX: usize = 256;
 
 impl Strategy {
     /// All of them, in the order of the rows.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Fsync,
         Self::LinuxAio,
         Self::IoUring,
@@ -76,6 +79,7 @@ impl Strategy {
         Self::Homing,
         Self::HomingAsync,
         Self::HomingMany,
+        Self::HomingFiles,
     ];
 
     /// The name in the results.
@@ -90,6 +94,7 @@ impl Strategy {
             Self::TokioAll => "tokio-all",
             Self::Syncfs => "syncfs",
             Self::HomingMany => "homing-many",
+            Self::HomingFiles => "homing-files",
             Self::HomingAsync => "homing-async",
             Self::Homing => "homing",
         }
@@ -97,7 +102,7 @@ impl Strategy {
 
     /// Whether it is ours.
     pub(crate) const fn is_ours(self) -> bool {
-        matches!(self, Self::Homing | Self::HomingAsync | Self::HomingMany)
+        matches!(self, Self::Homing | Self::HomingAsync | Self::HomingMany | Self::HomingFiles)
     }
 
     /// Whether it is only a bound to compare with, since it has no verdict for each file.
@@ -129,7 +134,7 @@ impl Strategy {
                 all.dedup();
                 all
             }
-            Shape::Stream if alone => Vec::new(),
+            Shape::Stream if alone || self == Self::HomingFiles => Vec::new(),
             Shape::Bulk | Shape::Stream => wanted.to_vec(),
             // The numbers of issuers of the bulk that runs while one issuer syncs alone.
             Shape::Lone => match self {
