@@ -141,7 +141,7 @@ impl Strategy {
                 // One thread is the least that a bulk can be.
                 Self::Fsync => vec![1, 16],
                 Self::LinuxAio => vec![64],
-                Self::Syncfs | Self::HomingMany => vec![1],
+                Self::Syncfs | Self::HomingMany | Self::HomingFiles => vec![1],
                 _ => Vec::new(),
             },
         }
@@ -191,6 +191,8 @@ mod tests {
         assert_eq!(issuers(Strategy::IoUring, Shape::Stream), [1, 16]);
         assert_eq!(issuers(Strategy::HomingMany, Shape::Bulk), [1]);
         assert!(issuers(Strategy::HomingMany, Shape::Stream).is_empty());
+        assert_eq!(issuers(Strategy::HomingFiles, Shape::Bulk), [1, 16]);
+        assert!(issuers(Strategy::HomingFiles, Shape::Stream).is_empty());
         assert!(Strategy::IoUring.issuers(Shape::Bulk, &[1]).is_empty());
     }
 }

@@ -16,8 +16,8 @@ const LEGEND: [&str; 6] = [
     "issuers: threads, tasks, or requests under way at a time. /best: files a second, divided by \
      those of the best peer that has a verdict for each file: of all in a bulk, of those with as \
      many issuers in a stream. /syncfs: by those of the bound. /serial: by those of one thread.",
-    "p50 and p99 are those of one sync, as its caller waits for it. homing-many has none: all are \
-     asked for at once.",
+    "p50 and p99 are those of one sync, as its caller waits for it. homing-many and homing-files \
+     have none: all are asked for at once.",
     "writes, flushes: what the block device was asked for; files/flush: the aggregation. Of a loop \
      device it is the device itself, not the disk below.",
     "CPU is this process's, with its io_uring workers; not that of the kernel's other threads.",

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::depth::DEPTH_MAX;
+use crate::depth::DEPTH_AUTO_MAX;
 use crate::files::{DEPTHS_MAX, FILESYSTEMS_MAX};
 #[cfg(target_os = "linux")]
 pub(crate) use crate::ring::Ring;
@@ -89,7 +89,7 @@ impl Chosen {
 /// As many as there may be jobs, so that no disk's syncs wait for a worker that another disk keeps.
 fn workers(depth: Option<usize>) -> u32 {
     let jobs =
-        depth.unwrap_or(DEPTH_MAX).saturating_mul(DEPTHS_MAX).saturating_add(FILESYSTEMS_MAX);
+        depth.unwrap_or(DEPTH_AUTO_MAX).saturating_mul(DEPTHS_MAX).saturating_add(FILESYSTEMS_MAX);
     // The kernel's limit.
     u32::try_from(jobs.min(i32::MAX as usize)).expect("it fits")
 }

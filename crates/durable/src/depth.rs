@@ -1,33 +1,45 @@
 //! How many files of a filesystem are synced side by side, each by itself. Pure.
 //!
 //! What a disk and a journal do with syncs that come together cannot be known. Where a flush takes
-//! milliseconds, four times as many side by side have been twice as fast; on ext4 where flushes
-//! cost next to nothing, they were six times slower. So while more files wait than the smaller
-//! depth takes, the greater one is tried now and then, and the one that syncs more files in a
-//! second stays in use.
+//! milliseconds, four times as many side by side have been twice as fast; with plain threads on
+//! ext4 where flushes cost next to nothing, they were six times slower. So while more files are
+//! there than the smaller depth takes, the greater one is tried now and then, and the one that
+//! syncs more files in a second stays in use.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::choice::Choice;
-use crate::windows::Windows;
+use crate::windows::{ROUNDS, WINDOW};
 
-/// The depths that are compared. Measured: 16 were slower than 64 on every disk, and 500 no more
+/// The depths that are compared. Measured: 16 were slower than 64 on every disk, and 512 no more
 /// than 16 % faster than 256 where that was best.
 const DEPTHS: [usize; 2] = [64, 256];
 
 /// The greatest depth that is chosen.
-pub(crate) const DEPTH_MAX: usize = DEPTHS[1];
+pub(crate) const DEPTH_AUTO_MAX: usize = DEPTHS[1];
+
+/// A figure covers this many files, and at least [`WINDOW`]. Derived: rounds of the smaller depth;
+/// with rounds of the greater one, a trial of what is six times slower would take too long.
+const FILES: u32 = ROUNDS * DEPTHS[0] as u32;
 
 /// What has been measured of one filesystem.
 #[derive(Debug)]
 pub(crate) struct Depth {
     choice: Choice,
-    windows: Windows,
+    /// The figure that is being made: how many files, in how much time. Bulks may be short, so it
+    /// goes on from one to the next.
+    files: u32,
+    took: Duration,
+    /// When the last of them was synced, if more are there than the smaller depth takes.
+    last: Option<Instant>,
+    /// This many files still end as they began, by the other depth, and do not count.
+    skipped: usize,
 }
 
 impl Default for Depth {
     fn default() -> Self {
-        Self { choice: Choice::new(DEPTHS.len(), 0), windows: Windows::default() }
+        let choice = Choice::new(DEPTHS.len(), 0);
+        Self { choice, files: 0, took: Duration::ZERO, last: None, skipped: 0 }
     }
 }
 
@@ -37,28 +49,38 @@ impl Depth {
         DEPTHS[self.choice.way()]
     }
 
-    /// Notes that a file has been synced by itself, when this many more were being synced or
-    /// waited.
-    pub(crate) fn note(&mut self, others: usize, now: Instant) {
+    /// Notes that a file has been synced by itself, which took so long, when this many more were
+    /// being synced or waited.
+    pub(crate) fn note(&mut self, others: usize, took: Duration, now: Instant) {
         if others < DEPTHS[0] {
             // All are synced side by side, whatever the depth.
             return self.pause();
         }
-        // Counted in rounds of the smaller depth: with 256 files in each, a trial of what is six
-        // times slower would take too long.
-        let rate = self.windows.answered(1, DEPTHS[0], now);
-        let before = self.now();
-        if let Some(rate) = rate {
-            self.choice.note(rate);
+        // The first one also counts from when it began: all of a short bulk may end at the same time.
+        let last = self.last.replace(now).or_else(|| now.checked_sub(took));
+        if self.skipped > 0 {
+            self.skipped -= 1;
+            return;
         }
+        let Some(last) = last else { return };
+        self.files += 1;
+        self.took += now.saturating_duration_since(last);
+        if self.files < FILES || self.took < WINDOW {
+            return;
+        }
+        let before = self.now();
+        self.choice.note(f64::from(self.files) / self.took.as_secs_f64());
+        (self.files, self.took) = (0, Duration::ZERO);
         if self.now() != before {
-            self.windows.skip(DEPTHS[0]);
+            // What is under way, and a first round as that has left the others.
+            self.skipped = before + DEPTHS[0];
         }
     }
 
-    /// Notes that files are made durable in other ways now. The present window says nothing.
+    /// Notes that files are made durable in another way now, or that few are there. That time does
+    /// not count.
     pub(crate) fn pause(&mut self) {
-        self.windows = Windows::default();
+        self.last = None;
     }
 }
 
@@ -78,7 +100,8 @@ mod tests {
             let is_deep = depth.now() == DEPTHS[1];
             deep += u32::from(is_deep);
             *now += Duration::from_millis(1);
-            (0..rates[usize::from(is_deep)]).for_each(|_| depth.note(others, *now));
+            let millisecond = Duration::from_millis(1);
+            (0..rates[usize::from(is_deep)]).for_each(|_| depth.note(others, millisecond, *now));
         }
         f64::from(deep) / f64::from(milliseconds)
     }
@@ -110,5 +133,34 @@ mod tests {
             deep(&mut depth, &mut now, 1000, [10, 10]);
             assert!((depth.choice.rate().unwrap() / before - 1.0).abs() < 0.1);
         }
+    }
+
+    /// A hundred bulks of 300 files, a second apart. At each depth, so many of them end at the same
+    /// time, after so long. Returns how many bulks were synced at the greater depth.
+    fn deep_bulks(rates: [(usize, Duration); 2]) -> u32 {
+        let (mut depth, now) = (Depth::default(), &mut Instant::now());
+        let mut deep = 0;
+        for _ in 0..100 {
+            let is_deep = depth.now() == DEPTHS[1];
+            deep += u32::from(is_deep);
+            let (at_a_time, took) = rates[usize::from(is_deep)];
+            for others in (0..300).rev() {
+                if (299 - others) % at_a_time == 0 {
+                    *now += took;
+                }
+                depth.note(others, took, *now);
+            }
+            *now += Duration::from_secs(1);
+        }
+        deep
+    }
+
+    #[test]
+    fn bulks_that_end_before_a_figure_is_complete_are_measured_together() {
+        let ms = Duration::from_millis;
+        let deep = deep_bulks([(64, ms(20)), (256, ms(40))]);
+        assert!(deep > 90, "{deep} of 100");
+        let deep = deep_bulks([(64, ms(20)), (256, ms(100))]);
+        assert!((1..=12).contains(&deep), "a trial ends: {deep} of 100");
     }
 }

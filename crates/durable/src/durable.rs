@@ -283,7 +283,8 @@ impl Durable {
     }
 
     /// As [`Durable::acknowledge_loss`], but takes an error that a sync returned, or one of
-    /// [`Durable::failures`]: for files that nobody has open any more. Returns `None` if that is
+    /// [`Durable::failures`]: for files that nobody has open any more, and for logs, which stay
+    /// closed until they are opened again. Returns `None` if that is
     /// not the file's present failure. Until it is acknowledged, a file that has failed is kept
     /// open: its space is not freed even if it has no name, and its filesystem cannot be unmounted.
     ///
@@ -352,9 +353,10 @@ impl Durable {
 
     /// Sets how many syncs of one filesystem may be under way at the same time on threads of the
     /// runtime, and as many again on those of callers that wait. At least 1. Takes effect at once.
-    /// By default (`None`) it is 64, or 256 on each filesystem where that has been faster. If eight
-    /// times as many are under way on all filesystems together, each filesystem has one on threads
-    /// of the runtime. So a disk that hangs stops no other.
+    /// By default (`None`) it is 64, or 256 on each filesystem where that has been faster: trying
+    /// takes 256 threads for a moment. If eight times as many (by default, 2,048) are under way on
+    /// all filesystems together, each filesystem has one on threads of the runtime. So a disk that
+    /// hangs stops no other.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::batch::BULK;
-use crate::depth::DEPTH_MAX;
+use crate::depth::DEPTH_AUTO_MAX;
 use crate::durable::Kind;
 use crate::entry::{By, Entry, Failed, Sync};
 use crate::error::{DurabilityError, Loss};
@@ -250,7 +250,7 @@ impl Files {
     /// Whether so many jobs are under way on all filesystems that each may have only one. A disk
     /// that hangs keeps its jobs, but takes none from the others.
     fn are_many(&self, policy: Policy) -> bool {
-        self.running >= policy.depth.unwrap_or(DEPTH_MAX).saturating_mul(DEPTHS_MAX)
+        self.running >= policy.depth.unwrap_or(DEPTH_AUTO_MAX).saturating_mul(DEPTHS_MAX)
     }
 
     /// Counts a job that uses a filesystem's disk.

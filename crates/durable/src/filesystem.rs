@@ -198,10 +198,10 @@ impl Filesystem {
             // Only if no commit ran beside the sync: it would have waited for the same journal.
             self.costs.note_file(took);
         }
-        if was_commit || self.committing || self.beginning || policy.depth.is_some() {
+        if was_commit || self.committing || policy.depth.is_some() {
             self.best_depth.pause();
         } else {
-            self.best_depth.note(self.syncing + self.ready.len(), now);
+            self.best_depth.note(self.syncing + self.ready.len(), took, now);
         }
     }
 

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 /// A figure covers at least this much time, and this many rounds of all callers. Derived: a few of
 /// the kernel's time slices, and so many rounds that one sync more or less is no tenth.
-const WINDOW: Duration = Duration::from_millis(20);
-const ROUNDS: u32 = 4;
+pub(crate) const WINDOW: Duration = Duration::from_millis(20);
+pub(crate) const ROUNDS: u32 = 4;
 /// On slow disks this much time is enough. No figure covers fewer answers than `ANSWERS_MIN`.
 const LONG_WINDOW: Duration = Duration::from_millis(200);
 const ANSWERS_MIN: u32 = 16;

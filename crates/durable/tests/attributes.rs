@@ -46,13 +46,15 @@ fn what_is_set_is_in_force_and_bad_values_change_nothing() {
         ("durable/depth", "0", "1 to 4096"),
         ("durable/depth", "4097", "1 to 4096"),
         ("durable/depth", "-1", "1 to 4096"),
-        ("durable/depth", "many", "1 to 4096"),
+        ("durable/depth", "many", "auto, or a number from 1 to 4096"),
     ] {
         let error = tree.set(path, value).unwrap_err();
         let AttributeError::Value { accepted: listed, .. } = &error else { panic!("{error}") };
         assert!(listed.contains(accepted), "{error}");
     }
     assert_eq!((world.durable.strategy(), world.durable.depth()), (Strategy::Files, Some(7)));
+    tree.set("durable/depth", "auto\n").unwrap();
+    assert_eq!((world.durable.depth(), tree.get("durable/depth").unwrap()), (None, "auto".into()));
     // The disk of these tests is not the system's, so the ring cannot be used.
     let error = tree.set("durable/backend", "io_uring").unwrap_err().to_string();
     assert!(error.contains("durable/backend: io_uring is not to be had here"), "{error}");
@@ -104,6 +106,7 @@ fn counters_histograms_and_failures_tell_what_has_happened() {
     assert_eq!(syncs, 6);
     let filesystems = tree.get("durable/filesystems").unwrap();
     assert!(filesystems.contains(" waiting 0 committing 0 file_ns - commit_ns "), "{filesystems}");
+    assert!(filesystems.contains(" depth 64 early 1 service "), "{filesystems}");
     let failed = tree.get("durable/failed").unwrap();
     let error = world.durable.acknowledge_loss(&files[4]).unwrap();
     let seen = error.first_seen.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();

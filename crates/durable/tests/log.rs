@@ -115,12 +115,23 @@ fn a_failed_flush_is_heard_by_all_and_the_log_refuses_until_it_is_opened_anew() 
     assert!(log.commit_and_wait(next).is_err() && log.commit(next).wait().is_err());
     assert_eq!(world.disk.calls(&file).len(), 2, "the kernel would say that all is well");
     assert_eq!((world.durable.counters().failed, world.durable.failures().len()), (1, 1));
+    let listed = world.durable.failures();
+    assert!(listed[0].file.ends_with("00000000000000000001.log"), "{listed:?}");
     log.commit_and_wait(fine).unwrap();
     assert_eq!((log.durable_sequence(), read(&log).len()), (fine, 1));
+    // Who opens it while it is still in use finds out nothing.
+    assert!(matches!(Log::open(&world.durable, &path), Err(LogError::InUse { .. })));
+    assert_eq!(world.durable.failures(), listed);
     drop(log);
     let (log, _) = open(&world.durable, &path);
+    assert!(world.durable.failures().is_empty(), "opening it has told what is there");
     assert_eq!(read(&log)[0], b"fine");
     log.commit_and_wait(log.append(b"again").unwrap()).unwrap();
+    let file = fs::File::open(segments(&path).last().unwrap()).unwrap();
+    world.disk.fail(DATA, &file, 1);
+    let error = log.commit_and_wait(log.append(b"once more").unwrap()).unwrap_err();
+    assert_eq!(world.durable.acknowledge(&error), Some(error));
+    assert!(world.durable.failures().is_empty() && log.append(b"more").is_err(), "it stays closed");
 }
 
 #[test]

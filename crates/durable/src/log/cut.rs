@@ -110,7 +110,7 @@ impl Shared {
             // The next cut removes them.
             Err(error) if error.loss == Loss::Room => state.cuts.next.segments.extend(segments),
             Err(error) => {
-                state.failed = Some(error.clone());
+                state.failed.get_or_insert_with(|| error.clone());
                 self.engine.note_log_failed(self.log, error);
             }
         }

@@ -338,7 +338,7 @@ impl Shared {
                 verdict = Err(error);
             }
             Err(error) => {
-                state.failed = Some(error.clone());
+                state.failed.get_or_insert_with(|| error.clone());
                 self.engine.note_log_failed(self.log, &error);
                 let behind = state.give_up();
                 outcomes.extend(behind.into_iter().chain(plan.cut));

@@ -168,9 +168,11 @@ fn every_completed_sync_survives() {
         (Strategy::Files, WriteBack::Auto, Backend::Threads),
         (Strategy::Filesystem, WriteBack::Early, Backend::Threads),
         (Strategy::Files, WriteBack::Auto, Backend::IoUring),
+        (Strategy::Files, WriteBack::Early, Backend::Threads),
     ];
-    // Files that are synced by themselves are no bulk that begins early.
-    let ways_of_bulks = [ways[0], BY_COMMITS, ways[3]];
+    // Files that are synced by themselves are no bulk that begins with a commit, but one whose
+    // write-back begins before the first sync.
+    let ways_of_bulks = [ways[0], BY_COMMITS, ways[3], ways[5]];
     available().for_each(|filesystem| {
         let mut settings = Vec::new();
         let all_options: &[_] = match filesystem {
@@ -182,7 +184,11 @@ fn every_completed_sync_survives() {
                 settings.push((Shape::Mixed, way, *options));
                 settings.push((Shape::BesideStranger, BY_COMMITS, options));
                 settings.push((Shape::Overwrites, ways[(number + 2) % ways.len()], options));
-                settings.push((Shape::BesideBulk, ways_of_bulks[number % 3], options));
+                settings.push((
+                    Shape::BesideBulk,
+                    ways_of_bulks[number % ways_of_bulks.len()],
+                    options,
+                ));
             }
         }
         let lost = losses(filesystem, cuts, &settings, || Linux);
