@@ -4,6 +4,7 @@
 
 mod examples;
 mod layers;
+mod links;
 mod tidy;
 
 use std::path::{Path, PathBuf};

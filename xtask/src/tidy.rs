@@ -1,11 +1,13 @@
 //! Checks that no compiler makes: every source file says what it is for, none is too long, rules
-//! that are cited exist, unsafe code stays on its islands, and paths in the documents are real.
+//! that are cited exist, unsafe code stays on its islands, and links in the documents lead somewhere.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+
+use crate::links;
 
 /// The most lines of a source file, tests included. This may only fall.
 const FILE_LINES_MAX: usize = 600;
@@ -51,10 +53,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
         let text = fs::read_to_string(&path)?;
         let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
         rules(&text, &mut defined, &mut cited);
-        let folder = path.parent().unwrap_or(root);
-        for target in links(&text).filter(|target| !folder.join(target).exists()) {
-            problems.push(format!("{name}: links to {target}, which does not exist"));
-        }
+        links::check(&name, &path, &text, &mut problems);
     }
     let unknown = cited.difference(&defined);
     problems.extend(unknown.map(|rule| format!("rule {rule} is cited but defined nowhere")));
@@ -108,14 +107,6 @@ fn rules(text: &str, defined: &mut BTreeSet<String>, cited: &mut BTreeSet<String
     }
 }
 
-/// Relative targets of Markdown links.
-fn links(text: &str) -> impl Iterator<Item = &str> {
-    text.match_indices("](").filter_map(|(at, _)| {
-        let target = text[at + 2..].split([')', '#']).next()?;
-        (!target.is_empty() && !target.contains("://")).then_some(target)
-    })
-}
-
 /// Files of the repository with this extension.
 pub(crate) fn files(root: &Path, extension: &str) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
@@ -140,12 +131,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_and_links_are_found() {
+    fn rules_are_found() {
         let (mut defined, mut cited) = (BTreeSet::new(), BTreeSet::new());
         rules("//! * `SERVE-1` text\n// see `SERVE-2`.", &mut defined, &mut cited);
         assert!(defined.contains("SERVE-1") && cited.contains("SERVE-2"));
-        let text = "[a](docs/a.md#x) [b](https://example.org) [c](#here)";
-        assert_eq!(links(text).collect::<Vec<_>>(), ["docs/a.md"]);
     }
 
     #[test]
