@@ -26,6 +26,7 @@
 //! * Callers that sync the same file share its next sync (`files`).
 //! * Files that wait are synced side by side, those of batches after those of other callers
 //!   (`ready`). Where it has been faster, the write-back of all of them is begun first (`early`).
+//! * How many are synced side by side is what has been faster, too (`depth`).
 //! * If many files of one filesystem wait, one commit of that filesystem may sync them instead,
 //!   with a verdict for each file (`commit`). The measured costs decide which of the two is used
 //!   (`strategy`).
@@ -77,6 +78,8 @@ mod gather;
 mod gathers;
 mod group;
 mod log;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod noted;
 mod pace;
 mod policy;

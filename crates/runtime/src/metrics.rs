@@ -4,6 +4,7 @@
 use ::metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 use homing_sched::Reach;
 
+use crate::books::QueueAges;
 use crate::runtime::Runtime;
 
 impl Runtime {
@@ -51,11 +52,9 @@ impl Runtime {
             }
             let inactive = state.gate().map_or(0, crate::gate::Gate::inactive);
             gauge!("homing_workqueue_inactive", "workqueue" => name()).set(inactive as f64);
-            for (quantile, label) in [(0.5, "0.5"), (0.99, "0.99"), (0.999, "0.999")] {
-                if let Some(ns) = counters.queue_age.quantile_ns(quantile) {
-                    let labels = [("workqueue", name()), ("quantile", label.to_owned())];
-                    gauge!("homing_workqueue_age_seconds", &labels).set(ns as f64 / 1e9);
-                }
+            for (age, quantile) in ages(&counters.queue_age) {
+                let labels = [("workqueue", name()), quantile];
+                gauge!("homing_workqueue_age_seconds", &labels).set(age);
             }
         }
         for (cpu, counters) in self.cpu_counters() {
@@ -77,11 +76,23 @@ impl Runtime {
                 let labels = [("cpu", cpu()), ("distance", distance(reach).to_owned())];
                 counter!("homing_cpu_pulls_total", &labels).absolute(pulls);
             }
+            gauge!("homing_cpu_running", "cpu" => cpu()).set(counters.running as f64);
+            for (age, quantile) in ages(&counters.queue_age) {
+                gauge!("homing_cpu_age_seconds", &[("cpu", cpu()), quantile]).set(age);
+            }
         }
         gauge!("homing_threads").set(self.thread_count() as f64);
         counter!("homing_threads_refused_total").absolute(self.threads_refused());
         counter!("homing_stalls_total").absolute(self.stalls());
     }
+}
+
+/// How long items waited, in seconds, each with the label of its quantile.
+fn ages(ages: &QueueAges) -> impl Iterator<Item = (f64, (&'static str, String))> {
+    let quantiles = [(0.5, "0.5"), (0.99, "0.99"), (0.999, "0.999")];
+    quantiles.into_iter().filter_map(|(quantile, label)| {
+        Some((ages.quantile_ns(quantile)? as f64 / 1e9, ("quantile", label.to_owned())))
+    })
 }
 
 fn distance(reach: Reach) -> &'static str {
@@ -129,5 +140,8 @@ fn describe() {
     describe_gauge!("homing_workqueue_inactive", "items that wait because of max_active");
     let age = "how long sampled items waited, rounded up to a power of two";
     describe_gauge!("homing_workqueue_age_seconds", Unit::Seconds, age);
+    describe_gauge!("homing_cpu_running", "1 while a CPU's worker has a batch under way, else 0");
+    let age = "how long sampled items that a CPU's worker took had waited, likewise";
+    describe_gauge!("homing_cpu_age_seconds", Unit::Seconds, age);
     describe_gauge!("homing_threads", "threads of the runtime, without the monitor");
 }

@@ -21,6 +21,7 @@ fn the_counters_reach_prometheus() {
         r#"homing_workqueue_completed_total{workqueue="events"} 0"#,
         "# TYPE homing_workqueue_queued_total counter",
         "homing_stalls_total 0",
+        "# TYPE homing_cpu_running gauge",
     ] {
         assert!(text.lines().any(|known| known == line), "{line} is not in:\n{text}");
     }

@@ -45,6 +45,7 @@ pub struct Group {
     limits: Limits,
     weight: AtomicU64,
     pub(super) hits: AtomicU64,
+    misses: AtomicU64,
     pub(super) insertions: AtomicU64,
     pub(super) evictions: AtomicU64,
     pub(super) declined: AtomicU64,
@@ -57,10 +58,12 @@ pub struct Group {
 ///
 /// let cache = Cache::new(100);
 /// let tenant = cache.group("tenant");
-/// cache.insert_in(&tenant, "key", 1);
-/// cache.get("key");
-/// let GroupStats { weight, hits, insertions, evictions, .. } = tenant.stats();
-/// assert_eq!((weight, hits, insertions, evictions), (1, 1, 1, 0));
+/// for _ in 0..3 {
+///     cache.get_or_load_in(&tenant, "key", || Ok::<_, std::io::Error>(1))?;
+/// }
+/// let GroupStats { weight, hits, misses, insertions, evictions, .. } = tenant.stats();
+/// assert_eq!((weight, hits, misses, insertions, evictions), (1, 2, 1, 1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -69,6 +72,9 @@ pub struct GroupStats {
     pub weight: u64,
     /// Reads that found an entry of the group.
     pub hits: u64,
+    /// Loads for the group of keys that were not in the cache. A read that loads nothing is a miss
+    /// of no group, because nobody knows whose entry it would have been.
+    pub misses: u64,
     /// Entries inserted whose keys were not in the cache.
     pub insertions: u64,
     /// Entries that were evicted.
@@ -88,6 +94,7 @@ impl Group {
             limits: Limits::default(),
             weight: AtomicU64::new(0),
             hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
             insertions: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
             declined: AtomicU64::new(0),
@@ -127,10 +134,15 @@ impl Group {
         GroupStats {
             weight: self.weight.load(Relaxed),
             hits: self.hits.load(Relaxed),
+            misses: self.misses.load(Relaxed),
             insertions: self.insertions.load(Relaxed),
             evictions: self.evictions.load(Relaxed),
             declined: self.declined.load(Relaxed),
         }
+    }
+
+    pub(super) fn missed(&self) {
+        self.misses.fetch_add(1, Relaxed);
     }
 
     pub(super) fn is_removed(&self) -> bool {
@@ -222,6 +234,12 @@ impl Groups {
     /// The group that has this name.
     pub(super) fn named(&self, name: &str) -> Option<Arc<Group>> {
         read(&self.by_name).get(name).map(Arc::clone)
+    }
+
+    /// All groups that were not removed.
+    #[cfg(feature = "metrics")]
+    pub(super) fn known(&self) -> Vec<Arc<Group>> {
+        read(&self.by_name).values().cloned().collect()
     }
 
     /// Forgets the name of a removed group.

@@ -115,6 +115,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         if let Some(value) = self.inner.get(hash, key, of) {
             return Ok(value);
         }
+        self.inner.missed_for(group);
         loop {
             match self.inner.join(hash, key, group) {
                 Joined::Held(value) => return Ok(value),
@@ -202,6 +203,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         if let Some(value) = self.inner.get(hash, key, of) {
             return Ok(value);
         }
+        self.inner.missed_for(group);
         loop {
             match self.inner.join(hash, key, group) {
                 Joined::Held(value) => return Ok(value),

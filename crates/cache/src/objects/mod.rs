@@ -15,6 +15,8 @@ mod flight;
 mod group;
 mod index;
 mod load;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod pin;
 mod removal;
 mod requests;

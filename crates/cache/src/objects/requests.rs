@@ -95,6 +95,17 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         None
     }
 
+    /// Counts a miss for a group, or for the default one.
+    pub(super) fn missed_for(&self, group: Option<&Group>) {
+        let groups = &self.common.groups;
+        if groups.are_counted() {
+            match group.filter(|group| !group.is_removed()) {
+                Some(group) => group.missed(),
+                None => groups.get(0).missed(),
+            }
+        }
+    }
+
     /// Whether the last of this many requests completes a batch, which is to be reported to the
     /// clock.
     #[inline]

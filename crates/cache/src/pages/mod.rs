@@ -30,6 +30,8 @@ mod frame;
 mod group;
 mod index;
 mod local;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod orphans;
 mod prefetch;
 mod punch;
