@@ -346,7 +346,14 @@ fn each_published_figure_belongs_to_a_run() {
 fn recorded_decisions_are_made_again() {
     let runtime = Runtime::builder().record_decisions(100_000).build().unwrap();
     let workqueue = runtime.workqueue("recorded").build().unwrap();
+    // The monitor looks at an item that runs for long.
+    let long = workqueue.queue(|| {
+        let began = std::time::Instant::now();
+        while began.elapsed().as_millis() < 50 {}
+    });
+    assert!(long.join().is_ok());
     for round in 0..200_u64 {
+        let _ = workqueue.hand_off(round * 1_000, round % 2 == 0);
         let handles: Vec<_> = (0..round % 20)
             .map(|item| workqueue.queue(move || std::hint::black_box(item) * 3))
             .collect();
@@ -356,6 +363,9 @@ fn recorded_decisions_are_made_again() {
     }
     let records = runtime.take_decisions();
     assert!(records.len() > 200, "{}", records.len());
+    for name in ["hand_off", "tick", "before_park"] {
+        assert!(records.iter().any(|record| record.asked().name() == name), "{name} is missing");
+    }
     for record in &records {
         assert_eq!(record.replay(runtime.layout()), Ok(record.decided()), "{record:?}");
     }

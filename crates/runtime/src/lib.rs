@@ -150,7 +150,8 @@ mod shuttle_tests;
 #[cfg(not(loom))]
 pub mod recorded {
     pub use homing_sched::{
-        Asked, Decided, DecisionLog, DecisionLogError, Layout, Next, PoolId, QueueId, Record,
+        Asked, Decided, DecisionLog, DecisionLogError, HandOffFacts, Layout, Next, PoolId, QueueId,
+        Record, Running, Verdict,
     };
 }
 

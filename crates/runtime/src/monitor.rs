@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use homing_sched::{
-    Attributes, BLOCKED_NS, Facts, PoolId, QueueId, Running, TRIAL_NS, Verdict, WINDOW_NS,
-    is_stranded, tick,
+    Asked, Attributes, BLOCKED_NS, Decided, Facts, PoolId, QueueId, Running, TRIAL_NS, Verdict,
+    WINDOW_NS, is_stranded, tick,
 };
 use homing_topology::{Allowed, CpuId, CpuSet};
 
@@ -239,7 +239,7 @@ impl Monitor<'_> {
         if let Some(before) = before {
             let elapsed_ns = now_ns.saturating_sub(before.at_ns);
             let since = usage.since(&before.usage, elapsed_ns);
-            let verdict = tick(&Running {
+            let running = Running {
                 running_for_ns: now_ns.saturating_sub(running_since_ns),
                 used_ns: seen.used_ns(usage.on_cpu_ns, now_ns),
                 elapsed_ns,
@@ -247,7 +247,11 @@ impl Monitor<'_> {
                 ready_ns: since.ready_ns,
                 asleep_now: since.asleep_now,
                 cpu_intensive_ns: self.shared.settings.cpu_intensive_ns.load(Ordering::Relaxed),
-            });
+            };
+            let verdict = tick(&running);
+            if let Some(tape) = self.shared.dispatch.tape().running() {
+                tape.note(Asked::Tick(running), Decided::Verdict(verdict));
+            }
             match verdict {
                 Verdict::Blocked => self.replace(member, cpu, || {
                     self.count(member, |workqueue| &workqueue.blocked);

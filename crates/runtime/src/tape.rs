@@ -53,17 +53,26 @@ impl Tape {
         shares: &Shares,
     ) -> Decided {
         let (decided, record) = Recording::new(facts).decide(layout, asked, shares);
+        self.keep(record);
+        decided
+    }
+
+    /// Keeps a decision that was made from what was asked alone.
+    pub(crate) fn note(&self, asked: Asked, decided: Decided) {
+        self.keep(Record::new(asked, decided));
+    }
+
+    fn keep(&self, record: Record) {
         let mut records = lock(&self.records);
         records.push_back(record);
         self.forget_oldest(&mut records);
-        decided
     }
 
     /// Whom to wake.
     pub(crate) fn wake(&self, layout: &Layout, facts: &impl Facts, asked: Asked) -> Option<CpuId> {
         match self.decide(layout, facts, asked, &Shares::NONE) {
             Decided::Wake(cpu) => cpu,
-            Decided::Next(_) => None,
+            _ => None,
         }
     }
 
@@ -77,7 +86,7 @@ impl Tape {
     ) -> Next {
         match self.decide(layout, facts, asked, shares) {
             Decided::Next(next) => next,
-            Decided::Wake(_) => Next::Park { until_ns: None },
+            _ => Next::Park { until_ns: None },
         }
     }
 

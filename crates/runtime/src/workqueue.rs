@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use homing_sched::{Facts, HandOff, HandOffFacts, hand_off};
+use homing_sched::{Asked, Decided, Facts, HandOff, HandOffFacts, hand_off};
 use homing_topology::{CpuId, NodeId};
 
 use crate::affinity;
@@ -281,7 +281,11 @@ impl Workqueue {
         if hand_off(&facts) == HandOff::Queue {
             self.count_spare_cpus(&mut facts);
         }
-        hand_off(&facts)
+        let decided = hand_off(&facts);
+        if let Some(tape) = self.of.shared.dispatch.tape().running() {
+            tape.note(Asked::HandOff(facts), Decided::HandOff(decided));
+        }
+        decided
     }
 
     /// CPUs that are idle, or that issuers and other processes leave to items.

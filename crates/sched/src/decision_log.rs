@@ -10,7 +10,7 @@ use crate::layout::Layout;
 use crate::record::{Decided, Record};
 
 /// The version of the text. Any other is refused.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Decisions, with the machine for which they were made.
 ///
@@ -132,7 +132,10 @@ mod tests {
 
     use super::*;
     use crate::test_facts::{Given, cpu_id, cpus, layout, loose};
-    use crate::{Asked, Features, Idle, Nice, PoolId, PullCost, Recording, Shares};
+    use crate::{
+        Asked, Features, HandOffFacts, Idle, Nice, PoolId, PullCost, Recording, Running, Shares,
+        hand_off, tick,
+    };
 
     /// A log of every kind of decision, with facts of every kind.
     fn log(grid: &str) -> DecisionLog {
@@ -156,7 +159,26 @@ mod tests {
             Asked::IssuerWaits(cpu_id(3)),
         ];
         let decide = |asked| Recording::new(&facts).decide(&layout, asked, &shares).1;
-        DecisionLog::new(&layout, asked.map(decide).into())
+        let mut records: Vec<_> = asked.map(decide).into();
+        let alone = HandOffFacts {
+            item_ns: 50_000,
+            issuer_has_more: true,
+            spare_cpu_count: 2,
+            spare_of_late: 1,
+            idle_of_late: false,
+        };
+        records.push(Record::new(Asked::HandOff(alone), Decided::HandOff(hand_off(&alone))));
+        let running = Running {
+            running_for_ns: 3_000_000,
+            used_ns: 1_000_000,
+            elapsed_ns: 1_000_000,
+            on_cpu_ns: 0,
+            ready_ns: 10_000,
+            asleep_now: true,
+            cpu_intensive_ns: 10_000_000,
+        };
+        records.push(Record::new(Asked::Tick(running), Decided::Verdict(tick(&running))));
+        DecisionLog::new(&layout, records)
     }
 
     #[test]
@@ -165,7 +187,7 @@ mod tests {
         let text = log.to_string();
         let read: DecisionLog = text.parse().unwrap();
         assert_eq!(read.to_string(), text);
-        assert_eq!((read.machine(), read.records().len()), (log.machine(), 6));
+        assert_eq!((read.machine(), read.records().len()), (log.machine(), 8));
         for (record, again) in read.replay() {
             assert_eq!(again, Ok(record.decided()), "{:?}", record.asked());
         }
@@ -176,10 +198,10 @@ mod tests {
         let text = log("2x2x2x2").to_string();
         let refused = |text: &str| text.parse::<DecisionLog>().unwrap_err().to_string();
         assert!(refused("").starts_with("line 1 is not what"), "{}", refused(""));
-        let older = text.replacen("\"decisions_version\":2", "\"decisions_version\":1", 1);
-        assert_eq!(refused(&older), "line 1 is of version 1, and this reads 2");
+        let older = text.replacen("\"decisions_version\":3", "\"decisions_version\":2", 1);
+        assert_eq!(refused(&older), "line 1 is of version 2, and this reads 3");
         let cut = &text[..text.len() - 10];
-        assert!(refused(cut).starts_with("line 7 is not a decision: EOF"), "{}", refused(cut));
+        assert!(refused(cut).starts_with("line 9 is not a decision: EOF"), "{}", refused(cut));
         let wild = text.replacen("\"pull_cost\":400", "\"pull_cost\":90", 1);
         assert!(refused(&wild).contains("90 is not a pull cost: 25, 50"), "{}", refused(&wild));
         let wild = text.replacen("\"nice\":-20", "\"nice\":-21", 1);

@@ -1,5 +1,7 @@
 //! Whether to queue a piece of work at all, or to run it where it arose.
 
+use serde::{Deserialize, Serialize};
+
 /// What handing an item to another CPU costs, in nanoseconds: the queue, the wake-up of a sleeping
 /// worker and the cold cache lines it then fetches. Measured: a futex wake to running is a few
 /// microseconds on current x86-64 servers.
@@ -54,7 +56,7 @@ impl IssuersPlaces {
 }
 
 /// The facts behind the choice. All of them may be estimates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandOffFacts {
     /// What the item costs to run, in nanoseconds.
     pub item_ns: u64,
@@ -95,7 +97,7 @@ pub struct HandOffFacts {
 /// let busy = HandOffFacts { spare_cpu_count: 0, ..facts };
 /// assert_eq!(hand_off(&busy), HandOff::Inline, "no CPU would run it any sooner");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HandOff {
     /// On the issuing thread, at once.
     Inline,

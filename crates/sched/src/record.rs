@@ -15,13 +15,14 @@ use serde::{Deserialize, Serialize};
 use crate::attributes::Attributes;
 use crate::facts::Facts;
 use crate::features::Features;
+use crate::hand_off::{HandOff, HandOffFacts, hand_off};
 use crate::idle::Idle;
 use crate::issuer_wait::issuer_waits;
 use crate::layout::{Layout, PoolId, PoolSet, QueueId};
 use crate::nice::Shares;
 use crate::place::{start, submit};
 use crate::pull::{Next, before_park};
-use crate::tick::overdue;
+use crate::tick::{Running, Verdict, overdue, tick};
 
 /// A question and its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +93,10 @@ pub enum Asked {
     Overdue,
     /// [`issuer_waits`]: whether this CPU's worker is woken, because its issuer waits.
     IssuerWaits(CpuId),
+    /// [`hand_off`]: whether an item is queued, from these facts.
+    HandOff(HandOffFacts),
+    /// [`tick`]: what the monitor finds of a worker that runs, from these facts.
+    Tick(Running),
 }
 
 /// What was decided.
@@ -101,6 +106,10 @@ pub enum Decided {
     Wake(Option<CpuId>),
     /// What the worker does next.
     Next(Next),
+    /// Who runs the item.
+    HandOff(HandOff),
+    /// How the worker is judged.
+    Verdict(Verdict),
 }
 
 impl Asked {
@@ -116,6 +125,8 @@ impl Asked {
             Self::BeforePark(..) => "before_park",
             Self::Overdue => "overdue",
             Self::IssuerWaits(_) => "issuer_waits",
+            Self::HandOff(_) => "hand_off",
+            Self::Tick(_) => "tick",
         }
     }
 }
@@ -141,6 +152,12 @@ impl fmt::Display for Asked {
             }
             Self::Overdue => f.write_str(name),
             Self::IssuerWaits(cpu) => write!(f, "{name} on CPU {cpu}"),
+            Self::HandOff(HandOffFacts { item_ns, spare_cpu_count, .. }) => {
+                write!(f, "{name} of {item_ns} ns, {spare_cpu_count} CPUs to spare")
+            }
+            Self::Tick(Running { running_for_ns, used_ns, .. }) => {
+                write!(f, "{name} of what runs since {running_for_ns} ns and used {used_ns}")
+            }
         }
     }
 }
@@ -156,6 +173,11 @@ impl fmt::Display for Decided {
             }
             Self::Next(Next::Park { until_ns: None }) => f.write_str("park"),
             Self::Next(Next::Park { until_ns: Some(ns) }) => write!(f, "park until {ns} ns"),
+            Self::HandOff(HandOff::Inline) => f.write_str("run it"),
+            Self::HandOff(HandOff::Queue) => f.write_str("queue it"),
+            Self::Verdict(Verdict::Fine) => f.write_str("fine"),
+            Self::Verdict(Verdict::CpuIntensive) => f.write_str("CPU-intensive"),
+            Self::Verdict(Verdict::Blocked) => f.write_str("blocked"),
         }
     }
 }
@@ -225,10 +247,34 @@ fn decide(layout: &Layout, facts: &impl Facts, asked: Asked, shares: &Shares) ->
         }
         Asked::Overdue => Decided::Wake(overdue(layout, facts)),
         Asked::IssuerWaits(cpu) => Decided::Wake(issuer_waits(layout, facts, cpu)),
+        Asked::HandOff(facts) => Decided::HandOff(hand_off(&facts)),
+        Asked::Tick(running) => Decided::Verdict(tick(&running)),
     }
 }
 
 impl Record {
+    /// A decision that was made from what was asked alone: [`hand_off`], [`tick`].
+    ///
+    /// ```
+    /// use homing_sched::{Asked, Decided, HandOffFacts, Layout, Record, hand_off};
+    /// use homing_topology::Machine;
+    ///
+    /// let facts = HandOffFacts {
+    ///     item_ns: 100_000,
+    ///     issuer_has_more: true,
+    ///     spare_cpu_count: 1,
+    ///     spare_of_late: 1,
+    ///     idle_of_late: true,
+    /// };
+    /// let record = Record::new(Asked::HandOff(facts), Decided::HandOff(hand_off(&facts)));
+    /// let layout = Layout::new(&Machine::from_grid("2x2x1")?).ok_or("no CPU")?;
+    /// assert_eq!(record.replay(&layout)?, record.decided());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(asked: Asked, decided: Decided) -> Self {
+        Self { asked, shares: Shares::NONE, answers: Vec::new(), decided }
+    }
+
     /// The decision that was asked for.
     pub fn asked(&self) -> Asked {
         self.asked

@@ -1,6 +1,7 @@
 //! The problems that a monitor finds when it looks at the workers now and then.
 
 use homing_topology::{CpuId, CpuSet};
+use serde::{Deserialize, Serialize};
 
 use crate::facts::Facts;
 use crate::layout::{Layout, QueueId};
@@ -23,7 +24,7 @@ pub const TICK_AGE_NS: u64 = 500_000;
 pub const OCCUPIED_TICK_AGE_NS: u64 = 4 * TICK_AGE_NS;
 
 /// What is known about a worker that has been running an item for `running_for_ns`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Running {
     /// How long ago the item began.
     pub running_for_ns: u64,
@@ -42,7 +43,7 @@ pub struct Running {
 }
 
 /// How a tick judges a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// Nothing to do.
     Fine,
