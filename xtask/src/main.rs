@@ -76,11 +76,19 @@ fn style(root: &Path) -> anyhow::Result<()> {
     layers::check(root)
 }
 
+/// The crates with features that are not on by default.
+const WITH_FEATURES: [&str; 6] =
+    ["-p", "homing-cache", "-p", "homing-durable", "-p", "homing-runtime"];
+
 fn lint(root: &Path) -> anyhow::Result<()> {
     run(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
-    run(cargo(root)
-        .args(["clippy", "-p", "homing-runtime", "--all-features", "--all-targets", "--"])
-        .args(["-D", "warnings"]))?;
+    run(cargo(root).arg("clippy").args(WITH_FEATURES).args([
+        "--all-features",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))?;
     // The fuzz targets are only checked here, without their library, which takes a C++ compiler.
     run(cargo(root)
         .args(["clippy", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target", "--"])
@@ -142,7 +150,7 @@ fn unit(root: &Path) -> anyhow::Result<()> {
         ["executors", "blocking", "metrics", "spans", "mask", "no_descriptors", "stress"];
     let tests = of_features.iter().flat_map(|test| ["--test", test]);
     run(cargo(root).args(features).args(tests))?;
-    run(cargo(root).args(features).arg("--doc"))
+    run(cargo(root).arg("test").args(WITH_FEATURES).args(["--all-features", "--doc"]))
 }
 
 fn loom(root: &Path) -> anyhow::Result<()> {
