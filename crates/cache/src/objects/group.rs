@@ -72,8 +72,9 @@ pub struct GroupStats {
     pub weight: u64,
     /// Reads that found an entry of the group.
     pub hits: u64,
-    /// Loads for the group of keys that were not in the cache. A read that loads nothing is a miss
-    /// of no group, because nobody knows whose entry it would have been.
+    /// Reads that load for the group what they do not find, also those that shared another's load.
+    /// Of loads for no group, and for one that was removed, it is the default group's. A read that
+    /// loads nothing is a miss of no group: nobody knows whose entry it would have been.
     pub misses: u64,
     /// Entries inserted whose keys were not in the cache.
     pub insertions: u64,
@@ -191,6 +192,8 @@ impl Group {
 /// another group gets its number, so shards that hear of it late find an empty group.
 #[derive(Debug)]
 pub(super) struct Groups {
+    /// The default group, which stays.
+    first: Arc<Group>,
     all: RwLock<Vec<Arc<Group>>>,
     /// The groups that were not removed.
     by_name: RwLock<HashMap<String, Arc<Group>>>,
@@ -205,12 +208,18 @@ impl Groups {
     pub(super) fn new(first: Arc<Group>) -> Self {
         let by_name = HashMap::from([(first.name.clone(), Arc::clone(&first))]);
         Self {
+            first: Arc::clone(&first),
             all: RwLock::new(vec![first]),
             by_name: RwLock::new(by_name),
             count: AtomicUsize::new(1),
             counted: AtomicBool::new(false),
             free: Mutex::new(Vec::new()),
         }
+    }
+
+    /// The group that an entry for this one belongs to: the default one if it was removed.
+    pub(super) fn of<'a>(&'a self, group: Option<&'a Group>) -> &'a Group {
+        group.filter(|group| !group.is_removed()).unwrap_or(&self.first)
     }
 
     pub(super) fn count(&self) -> usize {

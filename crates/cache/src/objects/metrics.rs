@@ -12,7 +12,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// Hands the counters of the cache and its groups, as they are now, to the recorder of the
     /// `metrics` ecosystem that is installed, under the label `cache` with this name. Call this
     /// before each scrape, or now and then. The cache has groups only if the program has asked for
-    /// one.
+    /// one. Counters only grow: a group that is made again under the name of a removed one goes on
+    /// where that one ended once it has done as much, so give it another name.
     ///
     /// ```
     /// use homing_cache::Cache;
@@ -102,7 +103,10 @@ fn describe() {
         ("homing_cache_rejections_total", "entries that found no room"),
         ("homing_cache_declined_total", "new entries not worth the place of another"),
         ("homing_cache_group_hits_total", "reads that found an entry of the group"),
-        ("homing_cache_group_misses_total", "loads for the group of keys that were not there"),
+        (
+            "homing_cache_group_misses_total",
+            "reads that loaded for the group what they did not find",
+        ),
         ("homing_cache_group_insertions_total", "entries that the group got"),
         ("homing_cache_group_evictions_total", "entries of the group that were evicted"),
         ("homing_cache_group_declined_total", "new entries of the group that were not put in"),

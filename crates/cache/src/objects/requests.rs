@@ -99,10 +99,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
     pub(super) fn missed_for(&self, group: Option<&Group>) {
         let groups = &self.common.groups;
         if groups.are_counted() {
-            match group.filter(|group| !group.is_removed()) {
-                Some(group) => group.missed(),
-                None => groups.get(0).missed(),
-            }
+            groups.of(group).missed();
         }
     }
 

@@ -1,5 +1,7 @@
 //! Hands the counters of a page cache to the recorder of the `metrics` ecosystem that is installed.
 
+use std::collections::BTreeMap;
+
 use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 
 use super::{GroupStats, PageCache};
@@ -7,7 +9,9 @@ use super::{GroupStats, PageCache};
 impl PageCache {
     /// Hands the counters of the cache and its groups, as they are now, to the recorder of the
     /// `metrics` ecosystem that is installed, under the label `cache` with this name. Call this
-    /// before each scrape, or now and then.
+    /// before each scrape, or now and then. Groups of the same name are taken together. Counters only
+    /// grow: a group that is made again under the name of a removed one goes on where that one ended
+    /// once it has done as much, so give it another name.
     ///
     /// ```
     /// use homing_cache::pages::PageCache;
@@ -38,8 +42,13 @@ impl PageCache {
         for (metric, value) in gauges {
             gauge!(metric, "cache" => name.to_owned()).set(value as f64);
         }
+        let mut groups: BTreeMap<String, GroupStats> = BTreeMap::new();
         for group in self.core().groups() {
-            let labels = [("cache", name.to_owned()), ("group", group.name.clone())];
+            let stats = group.stats(self.core().hits(&group));
+            groups.entry(group.name.clone()).or_default().add(stats);
+        }
+        for (group, stats) in groups {
+            let labels = [("cache", name.to_owned()), ("group", group)];
             let GroupStats {
                 usage,
                 dirty,
@@ -55,7 +64,7 @@ impl PageCache {
                 throttled,
                 read_ahead,
                 read_ahead_wasted,
-            } = group.stats(self.core().hits(&group));
+            } = stats;
             let totals = [
                 ("homing_page_cache_hits_total", hits),
                 ("homing_page_cache_misses_total", misses),
