@@ -22,7 +22,7 @@ Strategies:
                      in a stream it is a task that awaits each
   homing-many        Durable::fsync_many of all files
   homing-files       the same, each file by itself, as on filesystems that homing does not commit:
-                     so many side by side; with one issuer as many as homing finds best
+                     as many side by side as there are issuers; with one, as homing finds best
 
 Disks:
   --loop makes filesystems on loop devices; --flush-delay puts them on disks in memory, served by

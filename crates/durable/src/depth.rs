@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use crate::choice::Choice;
 use crate::windows::{ROUNDS, WINDOW};
 
-/// The depths that are compared. Measured: 16 were slower than 64 on every disk, and 512 no more
-/// than 16 % faster than 256 where that was best.
+/// The depths that are compared. Measured with plain threads: 16 were slower than 64 on every disk,
+/// and 512 no more than 16 % faster than 256 where that was best.
 const DEPTHS: [usize; 2] = [64, 256];
 
 /// The greatest depth that is chosen.
@@ -30,8 +30,12 @@ pub(crate) struct Depth {
     /// goes on from one to the next.
     files: u32,
     took: Duration,
-    /// When the last of them was synced, if more are there than the smaller depth takes.
+    /// How many more are to count: those that were there, with the last one, when that were more
+    /// than the smaller depth takes. So the end of a bulk counts, too.
+    left: usize,
+    /// When the last of them was synced; or when they ceased to count.
     last: Option<Instant>,
+    paused: Option<Instant>,
     /// This many files still end as they began, by the other depth, and do not count.
     skipped: usize,
 }
@@ -39,7 +43,8 @@ pub(crate) struct Depth {
 impl Default for Depth {
     fn default() -> Self {
         let choice = Choice::new(DEPTHS.len(), 0);
-        Self { choice, files: 0, took: Duration::ZERO, last: None, skipped: 0 }
+        let (last, paused) = (None, None);
+        Self { choice, files: 0, took: Duration::ZERO, left: 0, last, paused, skipped: 0 }
     }
 }
 
@@ -52,17 +57,27 @@ impl Depth {
     /// Notes that a file has been synced by itself, which took so long, when this many more were
     /// being synced or waited.
     pub(crate) fn note(&mut self, others: usize, took: Duration, now: Instant) {
-        if others < DEPTHS[0] {
-            // All are synced side by side, whatever the depth.
-            return self.pause();
+        if others >= DEPTHS[0] {
+            self.left = others + 1;
         }
-        // The first one also counts from when it began: all of a short bulk may end at the same time.
-        let last = self.last.replace(now).or_else(|| now.checked_sub(took));
+        if self.left > 0 {
+            self.left -= 1;
+            self.count(took, now);
+        }
+        if self.left == 0 {
+            // The others are synced side by side, whatever the depth; or there are none.
+            self.pause(now);
+        }
+    }
+
+    fn count(&mut self, took: Duration, now: Instant) {
+        // The first one counts from when it began: all of a short bulk may end at the same time.
+        let began = now.checked_sub(took).max(self.paused);
+        let Some(last) = self.last.replace(now).or(began) else { return };
         if self.skipped > 0 {
             self.skipped -= 1;
             return;
         }
-        let Some(last) = last else { return };
         self.files += 1;
         self.took += now.saturating_duration_since(last);
         if self.files < FILES || self.took < WINDOW {
@@ -79,8 +94,14 @@ impl Depth {
 
     /// Notes that files are made durable in another way now, or that few are there. That time does
     /// not count.
-    pub(crate) fn pause(&mut self) {
-        self.last = None;
+    pub(crate) fn pause(&mut self, now: Instant) {
+        (self.left, self.last, self.paused) = (0, None, Some(now));
+    }
+
+    /// Notes that another depth is in force, at which `running` files are being synced.
+    pub(crate) fn overrule(&mut self, running: usize, now: Instant) {
+        self.pause(now);
+        self.skipped = running + DEPTHS[0];
     }
 }
 
@@ -129,23 +150,23 @@ mod tests {
             deep(&mut depth, &mut now, 1000, [10, 10]);
             let before = depth.choice.rate().unwrap();
             now += Duration::from_secs(60);
-            depth.pause();
+            depth.pause(now);
             deep(&mut depth, &mut now, 1000, [10, 10]);
             assert!((depth.choice.rate().unwrap() / before - 1.0).abs() < 0.1);
         }
     }
 
-    /// A hundred bulks of 300 files, a second apart. At each depth, so many of them end at the same
-    /// time, after so long. Returns how many bulks were synced at the greater depth.
-    fn deep_bulks(rates: [(usize, Duration); 2]) -> u32 {
+    /// A hundred bulks of so many files, a second apart. At each depth, so many of them end at the
+    /// same time, after so long. Returns how many bulks were synced at the greater depth.
+    fn deep_bulks(files: usize, rates: [(usize, Duration); 2]) -> u32 {
         let (mut depth, now) = (Depth::default(), &mut Instant::now());
         let mut deep = 0;
         for _ in 0..100 {
             let is_deep = depth.now() == DEPTHS[1];
             deep += u32::from(is_deep);
             let (at_a_time, took) = rates[usize::from(is_deep)];
-            for others in (0..300).rev() {
-                if (299 - others) % at_a_time == 0 {
+            for others in (0..files).rev() {
+                if (files - 1 - others).is_multiple_of(at_a_time) {
                     *now += took;
                 }
                 depth.note(others, took, *now);
@@ -158,9 +179,11 @@ mod tests {
     #[test]
     fn bulks_that_end_before_a_figure_is_complete_are_measured_together() {
         let ms = Duration::from_millis;
-        let deep = deep_bulks([(64, ms(20)), (256, ms(40))]);
-        assert!(deep > 90, "{deep} of 100");
-        let deep = deep_bulks([(64, ms(20)), (256, ms(100))]);
-        assert!((1..=12).contains(&deep), "a trial ends: {deep} of 100");
+        for files in [100, 128, 300] {
+            let deep = deep_bulks(files, [(64, ms(20)), (256, ms(25))]);
+            assert!(deep > 85, "{deep} of 100, of {files} files");
+            let deep = deep_bulks(files, [(64, ms(20)), (256, ms(120))]);
+            assert!((1..=20).contains(&deep), "a trial ends: {deep} of 100, of {files} files");
+        }
     }
 }

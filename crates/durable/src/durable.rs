@@ -314,7 +314,7 @@ impl Durable {
     }
 
     /// The failures that nobody has acknowledged, at most one for each file, and for each log that
-    /// has not been opened again since.
+    /// has not been opened again since, with this engine.
     pub fn failures(&self) -> Vec<DurabilityError> {
         self.engine.failures()
     }
@@ -354,9 +354,9 @@ impl Durable {
     /// Sets how many syncs of one filesystem may be under way at the same time on threads of the
     /// runtime, and as many again on those of callers that wait. At least 1. Takes effect at once.
     /// By default (`None`) it is 64, or 256 on each filesystem where that has been faster: trying
-    /// takes 256 threads for a moment. If eight times as many (by default, 2,048) are under way on
-    /// all filesystems together, each filesystem has one on threads of the runtime. So a disk that
-    /// hangs stops no other.
+    /// takes 256 threads, for a moment where they are no faster. If eight times the greatest depth
+    /// are under way on all filesystems together (512 to 2,048), each filesystem has one on threads
+    /// of the runtime. So a disk that hangs stops no other.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;

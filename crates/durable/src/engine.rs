@@ -1,6 +1,6 @@
 //! The engine: begins, carries out and ends jobs, and tells the waiting callers.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -44,8 +44,8 @@ pub(crate) struct Engine {
     /// the lock.
     losses: AtomicU64,
     pub(crate) counts: Counts,
-    /// How logs failed, by their numbers, until they are opened again.
-    failed_logs: Mutex<BTreeMap<u64, DurabilityError>>,
+    /// How logs failed, by their folders, until they are opened again.
+    failed_logs: Mutex<HashMap<FileId, DurabilityError>>,
     /// The runtime has ended.
     ended: AtomicBool,
 }
@@ -110,12 +110,12 @@ impl Engine {
     }
 
     /// Notes that a log accepts nothing any more.
-    pub(crate) fn note_log_failed(&self, log: u64, error: &DurabilityError) {
+    pub(crate) fn note_log_failed(&self, log: FileId, error: &DurabilityError) {
         lock(&self.failed_logs).entry(log).or_insert_with(|| error.clone());
     }
 
     /// A log has been opened, which found out what is there.
-    pub(crate) fn forget_log_failed(&self, log: u64) {
+    pub(crate) fn forget_log_failed(&self, log: FileId) {
         lock(&self.failed_logs).remove(&log);
     }
 

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::batch::BULK;
-use crate::depth::DEPTH_AUTO_MAX;
 use crate::durable::Kind;
 use crate::entry::{By, Entry, Failed, Sync};
 use crate::error::{DurabilityError, Loss};
@@ -250,7 +249,8 @@ impl Files {
     /// Whether so many jobs are under way on all filesystems that each may have only one. A disk
     /// that hangs keeps its jobs, but takes none from the others.
     fn are_many(&self, policy: Policy) -> bool {
-        self.running >= policy.depth.unwrap_or(DEPTH_AUTO_MAX).saturating_mul(DEPTHS_MAX)
+        let depths = self.filesystems.values().map(|filesystem| filesystem.depth(policy));
+        self.running >= depths.max().unwrap_or(1).saturating_mul(DEPTHS_MAX)
     }
 
     /// Counts a job that uses a filesystem's disk.
@@ -501,6 +501,9 @@ impl Files {
 
     /// A job has ended, and so have its files' syncs.
     pub(crate) fn end_job(&mut self, device: u64, work: Work, took: Duration, policy: Policy) {
+        // Nothing is to be learned about depths while there is one job.
+        let depth = if self.are_many(policy) { Some(1) } else { policy.depth };
+        let policy = Policy { depth, ..policy };
         self.running -= usize::from(!work.by_caller);
         if let Some(filesystem) = self.filesystems.get_mut(&device) {
             let running =

@@ -198,8 +198,10 @@ impl Filesystem {
             // Only if no commit ran beside the sync: it would have waited for the same journal.
             self.costs.note_file(took);
         }
-        if was_commit || self.committing || policy.depth.is_some() {
-            self.best_depth.pause();
+        if policy.depth.is_some() {
+            self.best_depth.overrule(self.running, now);
+        } else if was_commit || self.committing || was_beside {
+            self.best_depth.pause(now);
         } else {
             self.best_depth.note(self.syncing + self.ready.len(), took, now);
         }

@@ -6,7 +6,8 @@ use crate::durable::Durable;
 
 impl Durable {
     /// Hands the counters, as they are now, to the recorder of the `metrics` ecosystem that is
-    /// installed. Call this before each scrape, or now and then.
+    /// installed, under the label `durable` with this name. Call this before each scrape, or now and
+    /// then.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -17,13 +18,16 @@ impl Durable {
     /// let recorder = PrometheusBuilder::new().build_recorder();
     /// let text = recorder.handle();
     /// durable.fsync_and_wait(&file)?;
-    /// metrics::with_local_recorder(&recorder, || durable.record_metrics());
-    /// for line in ["homing_durable_asked_total 1", "homing_durable_lost_files 0"] {
+    /// metrics::with_local_recorder(&recorder, || durable.record_metrics("main"));
+    /// for line in [
+    ///     r#"homing_durable_asked_total{durable="main"} 1"#,
+    ///     r#"homing_durable_failures{durable="main"} 0"#,
+    /// ] {
     ///     assert!(text.render().lines().any(|known| known == line), "{}", text.render());
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn record_metrics(&self) {
+    pub fn record_metrics(&self, name: &str) {
         describe();
         let counters = self.counters();
         let totals = [
@@ -37,14 +41,16 @@ impl Durable {
             ("homing_durable_failed_total", counters.failed),
         ];
         for (metric, total) in totals {
-            counter!(metric).absolute(total);
+            counter!(metric, "durable" => name.to_owned()).absolute(total);
         }
         for (quantile, label) in [(0.5, "0.5"), (0.99, "0.99"), (0.999, "0.999")] {
             if let Some(ns) = counters.latency_ns.quantile(quantile) {
-                gauge!("homing_durable_latency_seconds", "quantile" => label).set(ns as f64 / 1e9);
+                let labels = [("durable", name.to_owned()), ("quantile", label.to_owned())];
+                gauge!("homing_durable_latency_seconds", &labels).set(ns as f64 / 1e9);
             }
         }
-        gauge!("homing_durable_lost_files").set(self.failures().len() as f64);
+        let failures = self.failures().len() as f64;
+        gauge!("homing_durable_failures", "durable" => name.to_owned()).set(failures);
     }
 }
 
@@ -67,5 +73,5 @@ fn describe() {
     }
     let latency = "how long syncs took since the start, rounded up to a power of two";
     describe_gauge!("homing_durable_latency_seconds", Unit::Seconds, latency);
-    describe_gauge!("homing_durable_lost_files", "files and logs that failed, not acknowledged");
+    describe_gauge!("homing_durable_failures", "files and logs that failed, not acknowledged");
 }

@@ -66,7 +66,7 @@ fn more_are_synced_side_by_side_while_the_disk_rewards_it() {
         while in_a_row < 4 {
             let most = bulk();
             in_a_row = if is_it(most) { in_a_row + 1 } else { 0 };
-            let limit = Duration::from_secs(60);
+            let limit = Duration::from_secs(180);
             assert!(began.elapsed() < limit, "{most} at a time, after {limit:?}");
         }
     };
@@ -98,10 +98,10 @@ fn callers_with_a_file_each_are_many_enough_to_find_out() {
             });
         }
         let began = Instant::now();
-        while disk.most() < 140 && began.elapsed() < Duration::from_secs(60) {
+        while disk.most() < 140 && began.elapsed() < Duration::from_secs(180) {
             thread::sleep(Duration::from_millis(50));
         }
         is_over.store(true, Ordering::Relaxed);
-        assert!(began.elapsed() < Duration::from_secs(60), "64 at a time to the end");
+        assert!(began.elapsed() < Duration::from_secs(180), "64 at a time to the end");
     });
 }

@@ -100,6 +100,7 @@ impl Shared {
         let of = (self.id, &self.folder.file, Kind::All);
         let lost = commit::unless_lost(&self.engine.files(), since, of, Ok(()));
         let verdict = verdict.and(lost.map_err(|error| error.with(Loss::Room)));
+        let verdict = self.engine.failed(verdict);
         if verdict.is_ok() {
             self.make_spares();
         }
@@ -111,7 +112,7 @@ impl Shared {
             Err(error) if error.loss == Loss::Room => state.cuts.next.segments.extend(segments),
             Err(error) => {
                 state.failed.get_or_insert_with(|| error.clone());
-                self.engine.note_log_failed(self.log, error);
+                self.engine.note_log_failed(self.id, error);
             }
         }
         state.cuts.led = !state.cuts.next.outcomes.is_empty();

@@ -93,7 +93,8 @@ impl fmt::Display for Sequence {
 ///
 /// [`Durable::counters`] counts each write as a sync of one file, for the commits and cuts that
 /// waited for it. A commit of records that are durable already is not counted. A failed write is
-/// one failure there, and none of [`Durable::failures`].
+/// one failure there. One that closes the log is among [`Durable::failures`], until the log is
+/// opened again or the failure is [acknowledged](Durable::acknowledge).
 ///
 /// ```
 /// use homing_durable::{Durable, Log};
@@ -239,7 +240,7 @@ impl Log {
         opened.folder.make_spares(segment_length);
         let state = Mutex::new(State::new(&opened));
         let (folder, log) = (opened.folder, opened.log);
-        engine.forget_log_failed(log);
+        engine.forget_log_failed(id);
         let shared = Shared::new(engine, (folder, id), log, segment_length, state);
         Ok((Self { shared: Arc::new(shared) }, recovery))
     }
@@ -272,8 +273,7 @@ impl Log {
     /// and locked until they are.
     ///
     /// If the commit fails, the log is closed. What was durable before, and perhaps more, is there
-    /// when it is opened again. There is no loss to [acknowledge](Durable::acknowledge_loss). There
-    /// are two exceptions:
+    /// when it is opened again. There are two exceptions:
     ///
     /// * If there was no room, or no descriptor for a new segment ([`DurabilityError::errno`] is
     ///   `ENOSPC`, `EDQUOT`, `EFBIG`, `EMFILE` or `ENFILE`, and the error's text says that no
