@@ -97,28 +97,9 @@ impl PageCache {
 }
 
 fn stat(stats: GroupStats) -> String {
-    let GroupStats {
-        usage,
-        dirty,
-        hits,
-        misses,
-        refaults,
-        bypasses,
-        declined,
-        skimmed,
-        evictions,
-        write_backs,
-        write_back_errors,
-        throttled,
-        read_ahead,
-        read_ahead_wasted,
-    } = stats;
-    format!(
-        "usage {usage}\ndirty {dirty}\nhits {hits}\nmisses {misses}\nrefaults {refaults}\n\
-         bypasses {bypasses}\ndeclined {declined}\nskimmed {skimmed}\nevictions {evictions}\n\
-         write_backs {write_backs}\nwrite_back_errors {write_back_errors}\nthrottled {throttled}\n\
-         read_ahead {read_ahead}\nread_ahead_wasted {read_ahead_wasted}"
-    )
+    let bytes = [("usage", stats.usage), ("dirty", stats.dirty)];
+    let all = bytes.into_iter().chain(stats.counters());
+    all.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join("\n")
 }
 
 impl AttributeTree for PageCacheAttributes {

@@ -151,6 +151,42 @@ pub struct GroupStats {
 }
 
 impl GroupStats {
+    /// What the group did, by the names of the fields.
+    #[cfg(any(feature = "control", feature = "metrics"))]
+    pub(super) fn counters(self) -> [(&'static str, u64); 12] {
+        // Named one by one, so that no new field is forgotten here.
+        let Self {
+            usage: _,
+            dirty: _,
+            hits,
+            misses,
+            refaults,
+            bypasses,
+            declined,
+            skimmed,
+            evictions,
+            write_backs,
+            write_back_errors,
+            throttled,
+            read_ahead,
+            read_ahead_wasted,
+        } = self;
+        [
+            ("hits", hits),
+            ("misses", misses),
+            ("refaults", refaults),
+            ("bypasses", bypasses),
+            ("declined", declined),
+            ("skimmed", skimmed),
+            ("evictions", evictions),
+            ("write_backs", write_backs),
+            ("write_back_errors", write_back_errors),
+            ("throttled", throttled),
+            ("read_ahead", read_ahead),
+            ("read_ahead_wasted", read_ahead_wasted),
+        ]
+    }
+
     pub(super) fn add(&mut self, other: Self) {
         self.usage += other.usage;
         self.dirty += other.dirty;

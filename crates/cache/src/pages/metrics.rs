@@ -49,41 +49,11 @@ impl PageCache {
         }
         for (group, stats) in groups {
             let labels = [("cache", name.to_owned()), ("group", group)];
-            let GroupStats {
-                usage,
-                dirty,
-                hits,
-                misses,
-                refaults,
-                bypasses,
-                declined,
-                skimmed,
-                evictions,
-                write_backs,
-                write_back_errors,
-                throttled,
-                read_ahead,
-                read_ahead_wasted,
-            } = stats;
-            let totals = [
-                ("homing_page_cache_hits_total", hits),
-                ("homing_page_cache_misses_total", misses),
-                ("homing_page_cache_refaults_total", refaults),
-                ("homing_page_cache_bypasses_total", bypasses),
-                ("homing_page_cache_declined_total", declined),
-                ("homing_page_cache_skimmed_total", skimmed),
-                ("homing_page_cache_evictions_total", evictions),
-                ("homing_page_cache_write_backs_total", write_backs),
-                ("homing_page_cache_write_back_errors_total", write_back_errors),
-                ("homing_page_cache_throttled_total", throttled),
-                ("homing_page_cache_read_ahead_total", read_ahead),
-                ("homing_page_cache_read_ahead_wasted_total", read_ahead_wasted),
-            ];
-            for (metric, total) in totals {
-                counter!(metric, &labels).absolute(total);
+            for (counter, total) in stats.counters() {
+                counter!(format!("homing_page_cache_{counter}_total"), &labels).absolute(total);
             }
-            gauge!("homing_page_cache_usage_bytes", &labels).set(usage as f64);
-            gauge!("homing_page_cache_dirty_bytes", &labels).set(dirty as f64);
+            gauge!("homing_page_cache_usage_bytes", &labels).set(stats.usage as f64);
+            gauge!("homing_page_cache_dirty_bytes", &labels).set(stats.dirty as f64);
         }
     }
 }
