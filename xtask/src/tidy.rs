@@ -1,5 +1,6 @@
 //! Checks that no compiler makes: every source file says what it is for, none is too long, rules
-//! that are cited exist, unsafe code stays on its islands, and links in the documents lead somewhere.
+//! that are cited exist, unsafe code stays on its islands, and links in the documents lead
+//! somewhere.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -12,9 +12,9 @@
 //! durable/batch_sizes   ro  how many syncs answered fewer askers than so many: likewise
 //! durable/filesystems   ro  what waits, what it costs, how it is served: a line for each
 //! durable/failed        ro  the failures that nobody has acknowledged, of files and of logs that
-//!                           have not been opened again: a line for each, with the
-//!                           error's number, the system call, the file, its bytes that may be lost,
-//!                           and when it was first seen, in seconds since 1970
+//!                           have not been opened again: a line for each, with the error's number,
+//!                           the system call, the file, its bytes that may be lost, and when it was
+//!                           first seen, in seconds since 1970
 //! ```
 
 use std::time::UNIX_EPOCH;

@@ -33,8 +33,9 @@ pub(crate) struct Depth {
     /// How many more are to count: those that were there, with the last one, when that were more
     /// than the smaller depth takes. So the end of a bulk counts, too.
     left: usize,
-    /// When the last of them was synced; or when they ceased to count.
+    /// When the last of them was synced.
     last: Option<Instant>,
+    /// When they ceased to count.
     paused: Option<Instant>,
     /// This many files still end as they began, by the other depth, and do not count.
     skipped: usize,

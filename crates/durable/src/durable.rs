@@ -284,9 +284,9 @@ impl Durable {
 
     /// As [`Durable::acknowledge_loss`], but takes an error that a sync returned, or one of
     /// [`Durable::failures`]: for files that nobody has open any more, and for logs, which stay
-    /// closed until they are opened again. Returns `None` if that is
-    /// not the file's present failure. Until it is acknowledged, a file that has failed is kept
-    /// open: its space is not freed even if it has no name, and its filesystem cannot be unmounted.
+    /// closed until they are opened again. Returns `None` if that is not the file's present failure.
+    /// Until it is acknowledged, a file that has failed is kept open: its space is not freed even if
+    /// it has no name, and its filesystem cannot be unmounted.
     ///
     /// ```
     /// # use homing_durable::Durable;
@@ -301,7 +301,7 @@ impl Durable {
     /// ```
     pub fn acknowledge(&self, error: &DurabilityError) -> Option<DurabilityError> {
         let of_file = self.acknowledge_of(error.id, |present| present == error);
-        of_file.or_else(|| self.engine.acknowledge_log(error).then(|| error.clone()))
+        of_file.or_else(|| self.engine.acknowledge_log(error))
     }
 
     fn acknowledge_of(

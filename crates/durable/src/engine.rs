@@ -44,7 +44,7 @@ pub(crate) struct Engine {
     /// the lock.
     losses: AtomicU64,
     pub(crate) counts: Counts,
-    /// How logs failed, by their folders, until they are opened again.
+    /// How logs failed, by their folders, which the errors name, until they are opened again.
     failed_logs: Mutex<HashMap<FileId, DurabilityError>>,
     /// The runtime has ended.
     ended: AtomicBool,
@@ -110,8 +110,8 @@ impl Engine {
     }
 
     /// Notes that a log accepts nothing any more.
-    pub(crate) fn note_log_failed(&self, log: FileId, error: &DurabilityError) {
-        lock(&self.failed_logs).entry(log).or_insert_with(|| error.clone());
+    pub(crate) fn note_log_failed(&self, error: &DurabilityError) {
+        lock(&self.failed_logs).entry(error.id).or_insert_with(|| error.clone());
     }
 
     /// A log has been opened, which found out what is there.
@@ -119,20 +119,18 @@ impl Engine {
         lock(&self.failed_logs).remove(&log);
     }
 
-    /// The failures that nobody has acknowledged, of files and of logs.
+    /// The failures that nobody has acknowledged, of files and of logs, by when they were seen.
     pub(crate) fn failures(&self) -> Vec<DurabilityError> {
-        let mut all = self.files().failures();
+        let mut all: Vec<_> = self.files().failures().collect();
         all.extend(lock(&self.failed_logs).values().cloned());
         all.sort_by_key(|error| error.first_seen);
         all
     }
 
-    /// Forgets the failure of a log. Returns whether it was one.
-    pub(crate) fn acknowledge_log(&self, error: &DurabilityError) -> bool {
+    /// Forgets the failure of a log, if this is one. Returns it.
+    pub(crate) fn acknowledge_log(&self, error: &DurabilityError) -> Option<DurabilityError> {
         let mut logs = lock(&self.failed_logs);
-        let before = logs.len();
-        logs.retain(|_, known| known != error);
-        logs.len() < before
+        if logs.get(&error.id) == Some(error) { logs.remove(&error.id) } else { None }
     }
 
     /// Tells the callers that wait for a sync which will not run. Not to be called under the lock,

@@ -553,12 +553,10 @@ impl Files {
             || self.filesystems.values().any(|filesystem| !filesystem.ready.is_empty())
     }
 
-    /// What has failed and was not acknowledged, by when it was seen.
-    pub(crate) fn failures(&self) -> Vec<DurabilityError> {
+    /// What has failed and was not acknowledged, in no order.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = DurabilityError> {
         let failed = self.entries.values().filter_map(|entry| entry.failed.as_deref());
-        let mut all: Vec<_> = failed.map(|(error, _)| error.clone()).collect();
-        all.sort_by_key(|error| error.first_seen);
-        all
+        failed.map(|(error, _)| error.clone())
     }
 
     /// A line for each filesystem: its device, what waits, what its ways cost.

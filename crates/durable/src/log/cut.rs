@@ -112,7 +112,7 @@ impl Shared {
             Err(error) if error.loss == Loss::Room => state.cuts.next.segments.extend(segments),
             Err(error) => {
                 state.failed.get_or_insert_with(|| error.clone());
-                self.engine.note_log_failed(self.id, error);
+                self.engine.note_log_failed(error);
             }
         }
         state.cuts.led = !state.cuts.next.outcomes.is_empty();

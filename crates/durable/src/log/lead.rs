@@ -339,7 +339,7 @@ impl Shared {
             }
             Err(error) => {
                 state.failed.get_or_insert_with(|| error.clone());
-                self.engine.note_log_failed(self.id, &error);
+                self.engine.note_log_failed(&error);
                 let behind = state.give_up();
                 outcomes.extend(behind.into_iter().chain(plan.cut));
                 state.keep_buffer(bytes);
