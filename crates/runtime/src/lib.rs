@@ -42,7 +42,6 @@ macro_rules! tracing_event {
 
 #[cfg(not(loom))]
 mod affinity;
-#[cfg(not(loom))]
 mod alarm;
 mod books;
 mod clock;
@@ -92,7 +91,6 @@ mod local;
 mod metrics;
 #[cfg(not(loom))]
 mod monitor;
-#[cfg(not(loom))]
 mod monitor_bed;
 mod occupied;
 #[cfg(not(loom))]
@@ -132,6 +130,8 @@ mod workqueue_builder;
 mod loom_bed;
 #[cfg(all(loom, test))]
 mod loom_flush_tests;
+#[cfg(all(loom, test))]
+mod loom_monitor_bed_tests;
 #[cfg(all(loom, test))]
 mod loom_next_look_tests;
 #[cfg(all(loom, test))]

@@ -1,10 +1,8 @@
 //! Where the monitor sleeps until its next look or the next timer, and who wakes it earlier.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-
 use crate::alarm::Alarm;
 use crate::next_look::NextLook;
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, fence, lock};
 
 /// What the alarm is set to while the monitor is awake, and for those that do not take the lock
 /// while the alarm is being set.
@@ -38,7 +36,8 @@ impl MonitorBed {
 
     /// Wakes the monitor to look.
     pub(crate) fn call(&self, next_timer_ns: impl Fn() -> u64) {
-        self.called.store(true, Ordering::Release);
+        // A swap, because loom lets a thread overlook its own store beside a swap of another's.
+        self.called.swap(true, Ordering::Release);
         self.set_alarm(next_timer_ns);
     }
 
