@@ -325,6 +325,8 @@ impl WorkqueueBooks {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CpuCounters {
+    /// Items that have begun. Of a batch under way, one counts.
+    pub started: u64,
     /// Items that have ended, in batches that have ended.
     pub items: u64,
     /// 1 while a batch is under way, else 0.
@@ -353,6 +355,7 @@ pub struct CpuCounters {
 /// Written by the thread that owns the CPU's slot.
 #[derive(Debug, Default)]
 pub(crate) struct CpuBooks {
+    started: AtomicU64,
     items: AtomicU64,
     running: AtomicU64,
     pulls: [AtomicU64; Reach::ALL.len()],
@@ -366,17 +369,21 @@ pub(crate) struct CpuBooks {
     /// Written by the thread that takes items back, and by threads that have lost the slot
     /// meanwhile.
     repatriated: AtomicU64,
+    started_elsewhere: AtomicU64,
     items_elsewhere: AtomicU64,
     pulls_elsewhere: [AtomicU64; Reach::ALL.len()],
     cpu_time_elsewhere_ns: AtomicU64,
 }
 
 impl CpuBooks {
+    /// A batch begins. Until it is over, only its first item counts as begun.
     pub(crate) fn begins(&self) {
+        add(&self.started, 1);
         self.running.store(1, Ordering::Relaxed);
     }
 
     pub(crate) fn ran(&self, reach: Reach, items: u32, busy_ns: u64, cpu_time_ns: u64) {
+        add(&self.started, u64::from(items) - 1);
         add(&self.items, items.into());
         add(&self.busy_ns, busy_ns);
         add(&self.cpu_time_ns, cpu_time_ns);
@@ -387,6 +394,7 @@ impl CpuBooks {
 
     /// [`CpuBooks::ran`] for a thread that has lost the CPU meanwhile.
     pub(crate) fn ran_elsewhere(&self, reach: Reach, items: u32, cpu_time_ns: u64) {
+        self.started_elsewhere.fetch_add(u64::from(items) - 1, Ordering::Relaxed);
         self.items_elsewhere.fetch_add(items.into(), Ordering::Relaxed);
         self.cpu_time_elsewhere_ns.fetch_add(cpu_time_ns, Ordering::Relaxed);
         self.pulls_elsewhere[reach as usize].fetch_add(1, Ordering::Release);
@@ -422,8 +430,10 @@ impl CpuBooks {
     }
 
     pub(crate) fn read(&self) -> CpuCounters {
+        let items = read(&self.items) + read(&self.items_elsewhere);
         CpuCounters {
-            items: read(&self.items) + read(&self.items_elsewhere),
+            started: items.max(read(&self.started) + read(&self.started_elsewhere)),
+            items,
             running: read(&self.running),
             pulls: std::array::from_fn(|at| {
                 read(&self.pulls[at]) + read(&self.pulls_elsewhere[at])

@@ -60,6 +60,7 @@ impl Runtime {
         for (cpu, counters) in self.cpu_counters() {
             let cpu = || cpu.to_string();
             let totals = [
+                ("homing_cpu_started_total", counters.started),
                 ("homing_cpu_items_total", counters.items),
                 ("homing_cpu_busy_nanoseconds_total", counters.busy_ns),
                 ("homing_cpu_cpu_nanoseconds_total", counters.cpu_time_ns),
@@ -119,7 +120,8 @@ fn describe() {
         ("homing_workqueue_mayday_total", "calls for the rescuer"),
         ("homing_workqueue_rescued_total", "items that the rescuer ran"),
         ("homing_workqueue_cpu_nanoseconds_total", "CPU time of items"),
-        ("homing_cpu_items_total", "items run on a CPU"),
+        ("homing_cpu_started_total", "items begun on a CPU; of a batch under way, one counts"),
+        ("homing_cpu_items_total", "items run on a CPU, in batches that have ended"),
         ("homing_cpu_busy_nanoseconds_total", "time a CPU's worker ran items"),
         ("homing_cpu_cpu_nanoseconds_total", "CPU time of the items that a CPU's worker ran"),
         ("homing_cpu_parked_nanoseconds_total", "time a CPU's worker slept"),

@@ -152,6 +152,7 @@ fn cpu(shared: &Shared, id: CpuId) -> Option<String> {
     let [home, llc, node, remote] = counters.pulls;
     let age = |quantile| counters.queue_age.quantile_ns(quantile).unwrap_or(0);
     let all = [
+        ("started", counters.started),
         ("items", counters.items),
         ("running", counters.running),
         ("pulls_home", home),

@@ -67,6 +67,15 @@ fn each_cpu_tells_what_its_workers_have_done() {
     while (sum_of("items "), pulls().iter().sum::<u64>()) != (1, 1) {
         std::thread::yield_now();
     }
+    assert_eq!(sum_of("started "), 1);
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let item = runtime.queue(move || ended.recv());
+    while sum_of("started ") != 2 {
+        std::thread::yield_now();
+    }
+    assert_eq!(sum_of("items "), 1);
+    drop(end);
+    _ = item.join();
     assert_eq!(tree.get("cpu/77"), Err(AttributeError::NotFound { path: "cpu/77".to_owned() }));
 }
 
