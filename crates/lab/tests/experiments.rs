@@ -1,7 +1,7 @@
 //! The published experiments as a whole: shards, the report, and the runtime's own decisions made
 //! again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use homing::{Features, Runtime};
 use homing_lab::experiments::{
-    Cell, Comparison, EXPERIMENTS, Experiment, HostModel, MachineSet, Measure, NamedMachine,
-    PUBLISHED, Part, Plan, Shard, Sweep, deltas, merge, report, rms_error, rows, run,
+    Cell, Comparison, EXPERIMENTS, Experiment, GivenCosts, HostModel, MachineSet, Measure,
+    NamedMachine, PUBLISHED, Part, Plan, PolicyChoice, Shard, Sweep, deltas, figures, merge,
+    report, rms_error, rows, run, standings,
 };
 
 fn plan(seeds: u64, milliseconds: u64) -> Plan {
@@ -21,6 +22,7 @@ fn plan(seeds: u64, milliseconds: u64) -> Plan {
         measured_ns: milliseconds * 1_000_000,
         features: Vec::new(),
         stale_ns: 0,
+        costs: GivenCosts::default(),
     }
 }
 
@@ -45,7 +47,7 @@ fn parts_put_together_are_the_whole_whatever_their_number() {
         }
         // A part that is not whole is not read.
         std::fs::write(folder.path().join("4-of-4.jsonl.part"), "{").unwrap();
-        assert!(merge(folder.path()).unwrap() == whole, "{parts} parts");
+        assert!(merge(folder.path()).unwrap().measures == whole, "{parts} parts");
     }
 }
 
@@ -84,7 +86,7 @@ fn a_part_that_was_stopped_goes_on_where_it_was() {
         part.note(measure).unwrap();
     }
     assert_eq!(part.finish(again).unwrap(), all().len());
-    assert!(merge(folder.path()).unwrap() == whole && !unfinished.exists());
+    assert!(merge(folder.path()).unwrap().measures == whole && !unfinished.exists());
     // If it is asked for once more, there is nothing left to do.
     assert!(open().left(all()).is_empty());
     let other = Part::open(folder.path(), shard, sweep(1, 11)).unwrap_err().to_string();
@@ -154,7 +156,7 @@ fn a_report_of_nothing_ends() {
     for measure in measures.iter_mut().filter(|measure| measure.key.policy == baseline) {
         measure.values.values_mut().for_each(|value| *value = 0.0);
     }
-    let page = homing_lab::experiments::report(&measures, true);
+    let page = report(&measures, true, &plan(1, 10).settings());
     assert!(page.ends_with("</html>\n") && !page.contains("+inf") && !page.contains("NaN"));
 }
 
@@ -266,10 +268,48 @@ fn no_run_is_there_twice() {
         once(&experiment.cells(&plan), experiment.name);
     }
     let machines = MachineSet::named(vec![NamedMachine::find("2x2x1").unwrap()]);
-    let compared: Vec<Cell> = machines.cells(&plan, true).collect();
+    let scopes = PolicyChoice { scopes: true, ..PolicyChoice::default() };
+    let compared: Vec<Cell> = machines.cells(&plan, &scopes).collect();
     once(&compared, "compare");
     let parts: BTreeSet<_> = compared.iter().map(|cell| cell.key.policy.as_str()).collect();
     assert_eq!(parts.iter().filter(|name| name.contains(" (")).count(), 2, "{parts:?}");
+}
+
+/// Even if nothing costs anything, time passes.
+#[test]
+fn costs_that_are_given_are_charged() {
+    let cells = |costs: &[&str]| {
+        let costs: Vec<_> = costs.iter().map(|cost| cost.parse().unwrap()).collect();
+        let costs = GivenCosts::of(&costs).unwrap();
+        let machine = Some(NamedMachine::find("1x2x2x2").unwrap());
+        let plan = Plan { machine, costs, hosts: vec![HostModel::Cfs], ..plan(1, 50) };
+        let names = ["wq", "wq-latency", "udp-rr", "compile"];
+        let mut cells: Vec<Cell> =
+            names.iter().flat_map(|name| Experiment::find(name).unwrap().cells(&plan)).collect();
+        let machines = MachineSet::random_one(3, 1);
+        cells.extend(machines.cells(&plan, &PolicyChoice::default()));
+        simulate(&cells)
+    };
+    let free: Vec<String> = GivenCosts::default()
+        .usual()
+        .all()
+        .iter()
+        .filter(|(name, _)| name.ends_with("_ns"))
+        .map(|(name, _)| format!("{name}=0"))
+        .collect();
+    let free: Vec<&str> = free.iter().map(String::as_str).collect();
+    let rates = |measures: Vec<Measure>| {
+        let mut rates: BTreeMap<String, f64> = BTreeMap::new();
+        for Measure { key, values } in measures {
+            *rates.entry(key.experiment).or_default() += values["rate"];
+        }
+        rates
+    };
+    let dear = rates(cells(&["switch_ns=300000", "idle_exit_ns=300000"]));
+    for (experiment, free) in rates(cells(&free)) {
+        let dear = dear[&experiment];
+        assert!(free > dear * 1.02, "{experiment}: {free} {dear}");
+    }
 }
 
 #[test]
@@ -277,14 +317,17 @@ fn a_comparison_finds_what_loses() {
     // The machine on which that setting was published to lose.
     let machines = MachineSet::named(vec![NamedMachine::find("ryzen-9-3900x").unwrap()]);
     let plan = Plan { hosts: vec![HostModel::Cfs], ..plan(2, 1_000) };
-    let wanted = ["SYSTEM", "CACHE+STRICT"];
-    let wanted =
-        |cell: &Cell| cell.key.scenario == "LOW" && wanted.contains(&cell.key.policy.as_str());
-    let cells: Vec<Cell> = machines.cells(&plan, false).filter(wanted).collect();
+    let choice = PolicyChoice { only: vec!["CACHE+STRICT".to_owned()], ..PolicyChoice::default() };
+    let wanted = |cell: &Cell| cell.key.scenario == "LOW";
+    let cells: Vec<Cell> = machines.cells(&plan, &choice).filter(wanted).collect();
     let measures = simulate(&cells);
     let strict = Comparison::new(&measures, |name| name == "CACHE+STRICT", |name| name == "SYSTEM");
     let (worst, _, _) = strict.spread("LOW").unwrap();
     assert!(worst < -3.0, "a setting that loses is seen to lose: {worst}");
+    let standings = standings(&figures(&measures));
+    let told: Vec<_> = standings.iter().map(|of| (of.policy.as_str(), of.first)).collect();
+    assert_eq!(told, [("SYSTEM", 1), ("CACHE+STRICT", 0)]);
+    assert!((standings[1].ahead_pct.mean - worst).abs() < 1e-9);
 }
 
 /// This is the machine of the published experiments, with less simulated time than the lab's page
@@ -295,7 +338,8 @@ fn auto_stays_close_to_the_best_fixed_scope() {
     let hosts = vec![HostModel::Cfs, HostModel::Confined];
     let plan = Plan { hosts, ..plan(2, 2_000) };
     let ours = |cell: &Cell| cell.key.policy.starts_with("homing");
-    let cells: Vec<Cell> = machines.cells(&plan, true).filter(ours).collect();
+    let scopes = PolicyChoice { scopes: true, ..PolicyChoice::default() };
+    let cells: Vec<Cell> = machines.cells(&plan, &scopes).filter(ours).collect();
     for place in Comparison::of_auto(&simulate(&cells)).places {
         let room = 1.0 + 2.0 * place.noise_pct;
         assert!(place.ahead_pct > -room, "{place:?}");
@@ -306,7 +350,12 @@ fn auto_stays_close_to_the_best_fixed_scope() {
 fn the_report_is_whole_and_needs_nothing_else() {
     let plan = plan(1, 20);
     let names: Vec<&str> = EXPERIMENTS.iter().map(|e| e.name).filter(|n| *n != "items").collect();
-    let page = report(&simulate(&cells(&names, &plan)), true);
+    let costs = GivenCosts::of(&["wake_ns=801".parse().unwrap()]).unwrap();
+    let plan = Plan { costs, ..plan };
+    let page = report(&simulate(&cells(&names, &plan)), true, &plan.settings());
+    assert!(
+        page.contains("<tr><td>wake_ns</td><td>801</td><td style=\"text-align:left\">given</td>")
+    );
     for name in names {
         assert!(page.contains(&format!("<h2>{name}</h2>")), "{name}");
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use cpu_time::cpu_time;
-use homing_lab::experiments::{Experiment, HostModel, Key, Measure, Plan, Stat, run};
+use homing_lab::experiments::{Experiment, GivenCosts, HostModel, Key, Measure, Plan, Stat, run};
 
 /// The share of the machine that others may use while it is measured. With a third of it, the CPU
 /// time of an item doubles where two CPUs are one core.
@@ -34,6 +34,7 @@ fn the_simulated_machine_does_what_this_one_does() {
         measured_ns: 300_000_000,
         features: Vec::new(),
         stale_ns: 0,
+        costs: GivenCosts::default(),
     };
     let cells = Experiment::find("items").unwrap().cells(&plan);
     let mut differs = None;

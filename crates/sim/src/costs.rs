@@ -16,6 +16,8 @@ pub enum Source {
     Fitted(&'static str),
     /// The usual magnitude.
     Guessed(&'static str),
+    /// Whoever asked for the simulation gave it.
+    Given,
 }
 
 impl fmt::Display for Source {
@@ -25,6 +27,7 @@ impl fmt::Display for Source {
             Self::Measured(what) => ("measured", what),
             Self::Fitted(what) => ("fitted", what),
             Self::Guessed(what) => ("guessed", what),
+            Self::Given => return f.write_str("given"),
         };
         write!(f, "{kind}: {what}")
     }

@@ -6,11 +6,13 @@ use std::fmt::Write as _;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use homing_lab::experiments::{
-    Comparison, MachineSet, Measure, NOISE_PCT, NamedMachine, Sweep, Worst,
+    Comparison, Figure, MachineSet, Measure, NOISE_PCT, NamedMachine, Plan, PolicyChoice, STANDARD,
+    Stat, Sweep, Worst, figures, standings,
 };
 use serde_json::{Value, json};
 
 use super::experiments::{ModelArgs, ShardArgs, fail_if_stopped, simulate};
+use super::once;
 use super::tables::{align, table};
 use crate::output;
 
@@ -37,6 +39,8 @@ const WORST: usize = 10;
   homing lab compare --machine random:8 --seeds 10    one of them, closely
   homing lab compare --features SWQUEUE --features SWQUEUE,XSTEAL
                                                       what each part is worth
+  homing lab compare --policy 'homing auto' --policy CACHE --cost wake_ns=5000
+                                                      two, where waking is dear
   homing lab compare --random 1000 --shard 2/64 --out sweep
                                                       a part, to be merged")]
 pub(crate) struct CompareArgs {
@@ -69,10 +73,16 @@ pub(crate) struct CompareArgs {
     #[arg(long)]
     scopes: bool,
 
+    /// Run only this policy and SYSTEM, with which all are compared: CACHE+STRICT, 'homing auto',
+    /// 'homing numa+strict'. May be given several times
+    #[arg(long = "policy", value_name = "NAME", conflicts_with = "scopes")]
+    policies: Vec<String>,
+
     #[command(flatten)]
     shard: ShardArgs,
 
-    /// Print JSON: {"whole", "default", "auto", "features"}; the places of each, the worst first
+    /// Print JSON: {"whole", "policies", "default", "auto", "features"}: what each policy did in each
+    /// place, then the places of each comparison, the worst first
     #[arg(long)]
     json: bool,
 }
@@ -98,6 +108,14 @@ impl CompareArgs {
         }
         Ok(set)
     }
+
+    fn choice(&self, plan: &Plan) -> anyhow::Result<PolicyChoice> {
+        let names = PolicyChoice::names(plan);
+        if let Some(unknown) = self.policies.iter().find(|name| !names.contains(name)) {
+            bail!("--policy {unknown:?}: there is none of that name, only {}", names.join("; "));
+        }
+        Ok(PolicyChoice { scopes: self.scopes, only: once(self.policies.clone()) })
+    }
 }
 
 /// All presets, a machine by its name, or one of a draw by its number.
@@ -118,15 +136,17 @@ fn machines(name: &str, draw: u64) -> anyhow::Result<MachineSet> {
 
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let set = args.set()?;
-    let plan = args.model.plan(None, args.seeds, args.milliseconds * 1_000_000);
-    let sweep = || Sweep::of_machines(&set, args.scopes, &plan);
-    let Some(cells) = args.shard.run(sweep, set.cells(&plan, args.scopes))? else {
+    let plan = args.model.plan(None, args.seeds, args.milliseconds * 1_000_000)?;
+    let choice = args.choice(&plan)?;
+    let sweep = || Sweep::of_machines(&set, &choice, &plan);
+    let Some(cells) = args.shard.run(sweep, set.cells(&plan, &choice))? else {
         return Ok(());
     };
     let (measures, whole) = simulate(&cells, |_| true)?;
     if args.json {
         let text = json!({
             "whole": whole,
+            "policies": figures(&measures).iter().map(figure).collect::<Vec<_>>(),
             "default": places(&Comparison::of_default(&measures)),
             "auto": places(&Comparison::of_auto(&measures)),
             "features": Comparison::of_parts(&measures).iter().map(|(name, comparison)| {
@@ -138,6 +158,13 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     }
     output::print_text(&(told(&measures) + "\n"))?;
     fail_if_stopped(whole)
+}
+
+fn figure(of: &Figure) -> Value {
+    json!({
+        "machine": of.machine, "scenario": of.scenario, "host": of.host, "policy": of.policy,
+        "items_per_s": of.rate.mean, "sd": of.rate.sd, "ahead_pct": of.ahead_pct, "first": of.first,
+    })
 }
 
 fn places(comparison: &Comparison) -> Vec<Value> {
@@ -152,8 +179,11 @@ fn places(comparison: &Comparison) -> Vec<Value> {
 
 /// All that the measures of a comparison tell.
 pub(super) fn told(measures: &[Measure]) -> String {
+    let mut parts = vec![standing_table(measures)];
     let default = Comparison::of_default(measures);
-    let mut parts = vec![table_of("homing against the best of the kernel's settings", &default)];
+    if !default.places.is_empty() {
+        parts.push(table_of("homing against the best of the kernel's settings", &default));
+    }
     let auto = Comparison::of_auto(measures);
     if !auto.places.is_empty() {
         parts.push(table_of("homing auto against the best fixed scope of homing", &auto));
@@ -167,6 +197,19 @@ pub(super) fn told(measures: &[Measure]) -> String {
         ));
     }
     parts.join("\n\n")
+}
+
+fn standing_table(measures: &[Measure]) -> String {
+    let mut table =
+        table(&["load", "policy", "places", "worst", "median", "mean", "best", "first in"]);
+    for of in standings(&figures(measures)) {
+        let Stat { mean, median, min, max, count, .. } = of.ahead_pct;
+        let figures = [min, median, mean, max].map(|pct| format!("{pct:+.2}"));
+        let first = [of.scenario, of.policy, count.to_string()];
+        table.add_row(first.into_iter().chain(figures).chain([of.first.to_string()]));
+    }
+    align(&mut table, 2);
+    format!("each policy against {STANDARD}; % ahead, and where nobody is further ahead\n{table}")
 }
 
 fn table_of(title: &str, comparison: &Comparison) -> String {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use homing_lab::experiments::{
-    EXPERIMENTS, Experiment, Kind, Measure, Row, bracket, deltas, hosts, places, policies,
+    Cost, EXPERIMENTS, Experiment, Kind, Measure, Row, bracket, deltas, hosts, places, policies,
     rms_error, rows,
 };
 use homing_lab::fsync;
@@ -17,6 +17,15 @@ pub(super) fn list() -> String {
         table.add_row([experiment.name, experiment.about]);
     }
     table.add_row([fsync::NAME, fsync::ABOUT]);
+    table.to_string()
+}
+
+/// What things cost on a simulated machine, with the source of each figure.
+pub(super) fn costs(costs: &[(&str, Cost)]) -> String {
+    let mut table = table(&["cost", "value", "source"]);
+    for (name, cost) in costs {
+        table.add_row([(*name).to_owned(), cost.value.to_string(), cost.source.to_string()]);
+    }
     table.to_string()
 }
 

@@ -14,11 +14,13 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use homing::Features;
 use homing_lab::experiments::{
-    self, COMPARED, Cell, EXPERIMENTS, Experiment, Follows, HOSTS, HostModel, Measure,
-    NamedMachine, Part, Plan, Progress, Shard, ShardError, Sweep,
+    self, COMPARED, Cell, Cost, EXPERIMENTS, Experiment, Follows, GivenCost, GivenCosts, HOSTS,
+    HostModel, Measure, Merged, NamedMachine, Part, Plan, Progress, Settings, Shard, ShardError,
+    Sweep,
 };
 use homing_lab::fsync as real;
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
+use serde_json::json;
 use signal_hook::iterator::Signals;
 
 use super::once;
@@ -34,7 +36,11 @@ const REDRAWN: Duration = Duration::from_millis(250);
 
 #[derive(Args)]
 pub(crate) struct ListArgs {
-    /// Print JSON: an array of {"experiment", "about"}
+    /// What things cost on a simulated machine, and where each figure comes from
+    #[arg(long)]
+    costs: bool,
+
+    /// Print JSON: an array of {"experiment", "about"}, or of {"cost", "value", "source"}
     #[arg(long)]
     json: bool,
 }
@@ -78,6 +84,11 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "NS", default_value_t = 0,
         value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
     stale_ns: u64,
+
+    /// What something costs, in place of the usual: wake_ns=5000. homing lab list --costs shows all
+    /// of them. May be given several times (wq, wq-latency, udp-rr, compile, compare)
+    #[arg(long = "cost", value_name = "NAME=VALUE")]
+    costs: Vec<GivenCost>,
 }
 
 /// A part of a sweep.
@@ -162,9 +173,10 @@ fn seconds(text: &str) -> Result<f64, String> {
 impl PlanArgs {
     /// An option that is given and has no effect is an error, not passed over.
     fn check(&self, experiment: &Experiment) -> anyhow::Result<()> {
-        let ModelArgs { hosts, features, stale_ns } = &self.model;
+        let ModelArgs { hosts, features, stale_ns, costs } = &self.model;
         let given = [
             ("--machine", self.machine.is_some(), Follows::Machine),
+            ("--cost", !costs.is_empty(), Follows::Machine),
             ("--host", !hosts.is_empty(), Follows::All),
             ("--features", !features.is_empty(), Follows::All),
             ("--stale-ns", *stale_ns > 0, Follows::All),
@@ -181,13 +193,18 @@ impl PlanArgs {
     fn plan(&self) -> anyhow::Result<Plan> {
         let machine = self.machine.as_deref().map(NamedMachine::find).transpose()?;
         let measured_ns = Duration::from_secs_f64(self.seconds).as_nanos() as u64;
-        Ok(self.model.plan(machine, self.seeds, measured_ns))
+        self.model.plan(machine, self.seeds, measured_ns)
     }
 }
 
 impl ModelArgs {
     /// The plan for the models that were given, or for all but pinned.
-    pub(super) fn plan(&self, machine: Option<NamedMachine>, seeds: u64, measured_ns: u64) -> Plan {
+    pub(super) fn plan(
+        &self,
+        machine: Option<NamedMachine>,
+        seeds: u64,
+        measured_ns: u64,
+    ) -> anyhow::Result<Plan> {
         let chosen = |host: &HostModel| {
             if self.hosts.is_empty() {
                 *host != HostModel::Pinned
@@ -195,7 +212,7 @@ impl ModelArgs {
                 self.hosts.iter().any(|name| name == host.name())
             }
         };
-        Plan {
+        Ok(Plan {
             machine,
             hosts: HOSTS.into_iter().filter(chosen).collect(),
             seeds,
@@ -203,7 +220,8 @@ impl ModelArgs {
             // The same twice would count as other seeds.
             features: once(self.features.clone()),
             stale_ns: self.stale_ns,
-        }
+            costs: GivenCosts::of(&self.costs)?,
+        })
     }
 }
 
@@ -261,8 +279,16 @@ impl ShardArgs {
 }
 
 pub(crate) fn list(args: &ListArgs) -> anyhow::Result<()> {
+    if args.costs {
+        let costs = GivenCosts::default().usual().all();
+        if !args.json {
+            return output::print_line(&experiment_tables::costs(&costs));
+        }
+        let entry = |(name, cost): (&str, Cost)| json!({ "cost": name, "value": cost.value, "source": cost.source.to_string() });
+        return output::print_json(&costs.into_iter().map(entry).collect::<Vec<_>>());
+    }
     if args.json {
-        let entry = |name, about| serde_json::json!({ "experiment": name, "about": about });
+        let entry = |name, about| json!({ "experiment": name, "about": about });
         let simulated = EXPERIMENTS.iter().map(|found| entry(found.name, found.about));
         let all: Vec<_> = simulated.chain([entry(real::NAME, real::ABOUT)]).collect();
         return output::print_json(&all);
@@ -290,9 +316,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 pub(crate) fn merge(args: &MergeArgs) -> anyhow::Result<()> {
-    let measures = experiments::merge(&args.folder)?;
+    let Merged { measures, settings } = experiments::merge(&args.folder)?;
     if let Some(path) = &args.report {
-        let written = written::write(path, &experiments::report(&measures, true));
+        let written = written::write(path, &experiments::report(&measures, true, &settings));
         show(&measures, args.json)?;
         return written;
     }
@@ -311,14 +337,19 @@ pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
             args.output.display()
         );
     }
-    write_report(&args.output, &measures, whole)?;
+    write_report(&args.output, &measures, whole, &plan.settings())?;
     output::print_line(&format!("{}: {} runs", args.output.display(), measures.len()))?;
     fail_if_stopped(whole)
 }
 
 /// If the report cannot be written, its figures are printed.
-fn write_report(path: &Path, measures: &[Measure], whole: bool) -> anyhow::Result<()> {
-    let written = written::write(path, &experiments::report(measures, whole));
+fn write_report(
+    path: &Path,
+    measures: &[Measure],
+    whole: bool,
+    settings: &Settings,
+) -> anyhow::Result<()> {
+    let written = written::write(path, &experiments::report(measures, whole, settings));
     if written.is_err() {
         show(measures, false)?;
     }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use homing_lab::experiments::{Advice, HOSTS, HostModel, Load, NamedMachine, Trial, recommend};
+use homing_lab::experiments::{
+    Advice, GivenCost, GivenCosts, HOSTS, HostModel, Load, NamedMachine, Trial, recommend,
+};
 use serde_json::json;
 
 use super::experiments::{bar, stop_flag};
@@ -39,6 +41,11 @@ pub(crate) struct RecommendArgs {
         value_parser = PossibleValuesParser::new(HOSTS.map(HostModel::name)))]
     host: String,
 
+    /// What something costs, in place of the usual: cold_node_ns=5000. homing lab list --costs shows
+    /// all of them. May be given several times
+    #[arg(long = "cost", value_name = "NAME=VALUE")]
+    costs: Vec<GivenCost>,
+
     /// How many seeds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: u64,
@@ -59,7 +66,8 @@ pub(crate) fn run(args: &RecommendArgs) -> anyhow::Result<()> {
     let host = HOSTS.into_iter().find(|host| host.name() == args.host).unwrap_or(HostModel::Cfs);
     let items = Duration::from_secs_f64(ITEMS_MIN * (load.item_us + load.issuer_us) / 1e6);
     let measured_ns = MEASURED_NS.max(items.as_nanos() as u64);
-    let trial = Trial { machine, load, host, seeds: args.seeds, measured_ns };
+    let costs = GivenCosts::of(&args.costs)?;
+    let trial = Trial { machine, load, host, seeds: args.seeds, measured_ns, costs };
     let stop = stop_flag()?;
     let bar = bar("simulating", 0);
     let advice = recommend(&trial, &stop, |progress| {
@@ -121,10 +129,15 @@ fn told(trial: &Trial, advice: &[Advice]) -> String {
         "on {machine}: affinity_scope {scope}, affinity_strict {strict}{threshold}\n\
          Simulated, on {host}. Settings within one per cent of the best, or within the noise, count as\n\
          equal: the default comes first among them, then what is not strict and pulls as usual, then\n\
-         what needs less CPU time. What cold data costs is Zen 2's, whatever the machine.\n{table}",
+         what needs less CPU time.{zen}\n{table}",
         machine = trial.machine.name,
         scope = best.scope,
         strict = u8::from(best.strict),
         host = trial.host.name(),
+        zen = if trial.costs.is_empty() {
+            " What cold data costs is Zen 2's, whatever the machine: see --cost."
+        } else {
+            ""
+        },
     )
 }

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use homing_sim::{Cost, Costs, CryptLoad, IssuerPlaces, KernelSettings, Policy, Rng, Source, Ssd};
+use homing_sim::{
+    Cost, Costs, CryptLoad, IssuerPlaces, KernelSettings, Machine, Policy, Rng, Source, Ssd,
+};
 
 use super::comparison::COMPARED;
+use super::standing::STANDARD;
 use super::sweep::fingerprint;
-use super::workqueue::{CryptRun, homing_policies, homing_scopes, with_features};
+use super::workqueue::{CryptRun, every_scope, homing_policies, homing_scopes, with_features};
 use super::{Cell, NamedMachine, Plan};
 
 /// Machines with their costs and loads.
@@ -20,6 +23,51 @@ struct Variant {
     machine: NamedMachine,
     costs: Arc<Costs>,
     load: CryptLoad,
+}
+
+/// Which policies take part in a comparison.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyChoice {
+    /// Each scope of homing, too.
+    pub scopes: bool,
+    /// If there are any, only policies of these names, and the one that all are compared with.
+    pub only: Vec<String>,
+}
+
+impl PolicyChoice {
+    /// The names that [`PolicyChoice::only`] may have.
+    pub fn names(plan: &Plan) -> Vec<String> {
+        let all = policies(plan).into_iter().chain(every_scope(plan).map(Policy::Homing));
+        all.map(|policy| policy.to_string()).collect()
+    }
+
+    fn on(&self, plan: &Plan, machine: &Machine) -> Vec<Policy> {
+        let mut all = policies(plan);
+        if !self.only.is_empty() {
+            all.extend(every_scope(plan).map(Policy::Homing));
+            all.retain(|policy| {
+                let name = policy.to_string();
+                name == STANDARD || self.only.contains(&name)
+            });
+        } else if self.scopes {
+            all.extend(homing_scopes(plan, machine));
+        }
+        all
+    }
+
+    pub(super) fn what(&self) -> String {
+        let scopes = if self.scopes { " --scopes" } else { "" };
+        let only = self.only.iter().map(|name| format!(" --policy {name:?}"));
+        format!("{COMPARED}{scopes}{}", only.collect::<String>())
+    }
+}
+
+/// The kernel's settings, homing, and `auto`.
+fn policies(plan: &Plan) -> Vec<Policy> {
+    let mut policies: Vec<Policy> = KernelSettings::PUBLISHED.map(Policy::Kernel).to_vec();
+    policies.extend(homing_policies(plan).into_iter().take(2)); // not the one that queues all
+    policies.extend(with_features(plan));
+    policies
 }
 
 /// Each run is short, since there are many.
@@ -56,18 +104,15 @@ impl MachineSet {
     }
 
     /// The runs: each machine, load and host of the plan with the kernel's settings, homing, and
-    /// `auto`; with each of homing's scopes too, if `scopes`. The plan's machine is not used. There
-    /// may be very many runs, so those of a machine are made when they are asked for.
-    pub fn cells<'a>(&'a self, plan: &'a Plan, scopes: bool) -> impl Iterator<Item = Cell> + 'a {
-        let mut policies: Vec<Policy> = KernelSettings::PUBLISHED.map(Policy::Kernel).to_vec();
-        policies.extend(homing_policies(plan).into_iter().take(2)); // not the one that queues all
-        policies.extend(with_features(plan));
+    /// `auto`, or those that are chosen. The plan's machine is not used. There may be very many runs,
+    /// so those of a machine are made when they are asked for.
+    pub fn cells<'a>(
+        &'a self,
+        plan: &'a Plan,
+        choice: &'a PolicyChoice,
+    ) -> impl Iterator<Item = Cell> + 'a {
         self.machines.iter().flat_map(move |variant| {
-            let mut policies = policies.clone();
-            if scopes {
-                policies.extend(homing_scopes(plan, &variant.machine.machine));
-            }
-            variant.cells(plan, &policies)
+            variant.cells(plan, &choice.on(plan, &variant.machine.machine))
         })
     }
 }
@@ -85,6 +130,7 @@ impl MachineSet {
 impl Variant {
     fn cells(&self, plan: &Plan, policies: &[Policy]) -> Vec<Cell> {
         let mut cells = Vec::new();
+        let costs = Arc::new(plan.costs.over((*self.costs).clone()));
         let cpus = self.machine.machine.cpus().len();
         for (scenario, each) in CryptLoad::LOADS {
             let load = self.load.clone().on(cpus, each);
@@ -96,7 +142,7 @@ impl Variant {
                             load: load.clone(),
                             policy: policy.clone(),
                             host: *host,
-                            costs: Arc::clone(&self.costs),
+                            costs: Arc::clone(&costs),
                             warm_up_ns: WARM_UP_NS,
                             measured_ns: plan.measured_ns,
                             seed,

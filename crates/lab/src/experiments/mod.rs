@@ -9,14 +9,17 @@
 pub(crate) mod commit;
 mod compare_machines;
 mod comparison;
+mod costs;
 mod items;
 mod machine;
 mod published;
 mod recommend;
 mod report;
 mod report_compared;
+mod report_loads;
 mod run;
 mod shard;
+mod standing;
 mod summary;
 mod sweep;
 mod tenants;
@@ -31,16 +34,18 @@ use std::sync::atomic::AtomicBool;
 use homing_sim::Features;
 use serde::{Deserialize, Serialize};
 
-pub use homing_sim::HostModel;
+pub use homing_sim::{Cost, HostModel};
 
-pub use compare_machines::MachineSet;
+pub use compare_machines::{MachineSet, PolicyChoice};
 pub use comparison::{COMPARED, Comparison, NOISE_PCT, Worst};
+pub use costs::{CostError, GivenCost, GivenCosts};
 pub use machine::{MachineError, NamedMachine};
 pub use published::{Kind, PUBLISHED, Published, SOURCES, kind_of};
 pub use recommend::{Advice, Load, LoadError, Trial, recommend};
 pub use report::report;
 pub use run::{Progress, run};
-pub use shard::{Part, Shard, ShardError, merge};
+pub use shard::{Merged, Part, Shard, ShardError, merge};
+pub use standing::{Figure, STANDARD, Standing, figures, standings};
 pub use summary::{Beside, Row, Stat, bracket, deltas, hosts, places, policies, rms_error, rows};
 pub use sweep::Sweep;
 
@@ -108,6 +113,24 @@ pub struct Plan {
     pub features: Vec<Features>,
     /// How old the facts that homing's workers see of each other may be, in nanoseconds.
     pub stale_ns: u64,
+    /// What things cost, where not as usual. What was drawn for a machine gives way to these, too.
+    pub costs: GivenCosts,
+}
+
+/// What all runs of a report have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How much simulated time was measured, in nanoseconds.
+    pub measured_ns: u64,
+    /// What things cost, where not as usual.
+    pub costs: GivenCosts,
+}
+
+impl Plan {
+    /// What a report has to tell of this plan.
+    pub fn settings(&self) -> Settings {
+        Settings { measured_ns: self.measured_ns, costs: self.costs.clone() }
+    }
 }
 
 /// An experiment by name.

@@ -14,7 +14,7 @@ use homing_sim::{
 use serde::Deserialize;
 
 use super::workqueue::{CryptRun, default_affinity};
-use super::{NamedMachine, Progress, Stat, run};
+use super::{GivenCosts, NamedMachine, Progress, Stat, run};
 
 /// A load as its user describes it, in JSON; fields that are left out are as in the published one.
 #[derive(Clone, Debug, Deserialize)]
@@ -166,6 +166,8 @@ pub struct Trial {
     pub seeds: u64,
     /// How much simulated time is measured, in nanoseconds.
     pub measured_ns: u64,
+    /// What things cost, where not as usual.
+    pub costs: GivenCosts,
 }
 
 /// All items are queued: if issuers ran them themselves, no setting would matter.
@@ -224,6 +226,7 @@ impl Trial {
         progress: impl Fn(usize) + Sync,
     ) -> Result<(Vec<Tried>, usize), RuntimeError> {
         let mut cells = Vec::new();
+        let costs = Arc::new(self.costs.usual());
         for settings in &all {
             for seed in 0..self.seeds {
                 let run = CryptRun {
@@ -231,7 +234,7 @@ impl Trial {
                     load: self.load.crypt_load(self.machine.machine.cpus().len()),
                     policy: Policy::Homing(settings.clone()),
                     host: self.host,
-                    costs: Arc::default(),
+                    costs: Arc::clone(&costs),
                     warm_up_ns: self.measured_ns / 4,
                     measured_ns: self.measured_ns,
                     seed,
@@ -313,6 +316,7 @@ mod tests {
             host: HostModel::Cfs,
             seeds: 1,
             measured_ns: 30_000_000,
+            costs: GivenCosts::default(),
         };
         let told = AtomicUsize::new(0);
         let of_all =

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use plotters::prelude::*;
 
 use super::{
-    EXPERIMENTS, Experiment, Kind, Measure, Row, SOURCES, Stat, bracket, deltas, hosts, places,
-    policies, report_compared, rms_error, rows,
+    EXPERIMENTS, Experiment, Kind, Measure, Row, SOURCES, Settings, Stat, bracket, deltas, hosts,
+    places, policies, report_compared, report_loads, rms_error, rows,
 };
 
 /// What the simulation leaves out.
@@ -29,14 +29,16 @@ const NOT_MODELLED: [&str; 9] = [
 /// Writes the page.
 ///
 /// `whole`: none of the runs that were asked for is missing.
-pub fn report(measures: &[Measure], whole: bool) -> String {
+pub fn report(measures: &[Measure], whole: bool, settings: &Settings) -> String {
     let mut page = String::from(HEAD);
     let seeds: BTreeSet<u64> = measures.iter().map(|measure| measure.key.seed).collect();
     let _ = write!(
         page,
-        "<p>{} runs; seeds: {}. homing {}.</p>",
+        "<p>{} runs; seeds: {}; {} s of simulated time measured in each (a tenth of that in \
+         udp-rr). homing {}.</p>",
         measures.len(),
         seeds.len(),
+        settings.measured_ns as f64 / 1e9,
         env!("CARGO_PKG_VERSION")
     );
     if seeds.len() == 1 {
@@ -54,7 +56,8 @@ pub fn report(measures: &[Measure], whole: bool) -> String {
         }
     }
     report_compared::section(&mut page, measures);
-    costs(&mut page);
+    report_loads::section(&mut page);
+    costs(&mut page, settings);
     page.push_str("<h2>What is not modelled</h2><ul>");
     for what in NOT_MODELLED {
         let _ = write!(page, "<li>{}</li>", escaped(what));
@@ -288,9 +291,9 @@ fn bar(row: &Row) -> Option<[f64; 2]> {
     Some([delta - spread, delta + spread])
 }
 
-fn costs(page: &mut String) {
+fn costs(page: &mut String, settings: &Settings) {
     page.push_str("<h2>Costs</h2><table><tr><th>cost</th><th>value</th><th>source</th></tr>");
-    for (name, cost) in homing_sim::Costs::default().all() {
+    for (name, cost) in settings.costs.usual().all() {
         let _ = write!(
             page,
             "<tr><td>{name}</td><td>{}</td><td style=\"text-align:left\">{}</td></tr>",

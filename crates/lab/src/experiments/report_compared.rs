@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use plotters::prelude::*;
 
 use super::report::escaped;
-use super::{COMPARED, Comparison, Measure, NOISE_PCT};
+use super::{COMPARED, Comparison, Measure, NOISE_PCT, STANDARD, Stat, figures, standings};
 
 /// How many places are named.
 const WORST: usize = 20;
@@ -24,8 +24,11 @@ pub(super) fn section(page: &mut String, measures: &[Measure]) {
         return;
     }
     let _ = write!(page, "<h2>{COMPARED}</h2><p>Policies side by side on many machines.</p>");
+    standing(page, &measures);
     let default = Comparison::of_default(&measures);
-    comparison(page, "homing against the best of the kernel's settings", &default);
+    if !default.places.is_empty() {
+        comparison(page, "homing against the best of the kernel's settings", &default);
+    }
     let auto = Comparison::of_auto(&measures);
     if !auto.places.is_empty() {
         comparison(page, "homing auto against the best fixed scope of homing", &auto);
@@ -33,6 +36,27 @@ pub(super) fn section(page: &mut String, measures: &[Measure]) {
     for (name, parts) in Comparison::of_parts(&measures) {
         comparison(page, &format!("{name} against all of its policy"), &parts);
     }
+}
+
+fn standing(page: &mut String, measures: &[Measure]) {
+    let _ = write!(
+        page,
+        "<h3>Each policy against {STANDARD}</h3><table><tr><th>policy</th><th>load</th>\
+         <th>places</th><th>worst, %</th><th>median, %</th><th>mean, %</th><th>best, %</th>\
+         <th>first in</th></tr>"
+    );
+    for of in standings(&figures(measures)) {
+        let Stat { mean, median, min, max, count, .. } = of.ahead_pct;
+        let _ = write!(
+            page,
+            "<tr><td>{}</td><td>{}</td><td>{count}</td><td>{min:+.2}</td><td>{median:+.2}</td>\
+             <td>{mean:+.2}</td><td>{max:+.2}</td><td>{}</td></tr>",
+            escaped(&of.policy),
+            escaped(&of.scenario),
+            of.first
+        );
+    }
+    page.push_str("</table>");
 }
 
 fn comparison(page: &mut String, title: &str, of: &Comparison) {

@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cell, Key, Measure, Sweep};
+use super::{Cell, Key, Measure, Settings, Sweep};
 
 /// One of several equal parts, counted from 1: `2/8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -346,9 +346,18 @@ fn kept(
     Ok(known)
 }
 
+/// A whole sweep.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Merged {
+    /// All runs, in the order of their keys.
+    pub measures: Vec<Measure>,
+    /// What they have in common.
+    pub settings: Settings,
+}
+
 /// Reads all parts in a folder. No part may be missing, and all must be of one sweep. A run that is
 /// in several files must be the same in all.
-pub fn merge(folder: &Path) -> Result<Vec<Measure>, ShardError> {
+pub fn merge(folder: &Path) -> Result<Merged, ShardError> {
     let (mut paths, mut unfinished) = (Vec::new(), None);
     for entry in fs::read_dir(folder).map_err(at(folder))? {
         let path = entry.map_err(at(folder))?.path();
@@ -369,10 +378,7 @@ pub fn merge(folder: &Path) -> Result<Vec<Measure>, ShardError> {
     })
 }
 
-fn merge_files(folder: &Path, paths: &[PathBuf]) -> Result<Vec<Measure>, ShardError> {
-    if paths.is_empty() {
-        return Err(ShardError::Empty { path: folder.to_owned() });
-    }
+fn merge_files(folder: &Path, paths: &[PathBuf]) -> Result<Merged, ShardError> {
     let mut all: BTreeMap<Key, BTreeMap<String, f64>> = BTreeMap::new();
     let mut first: Option<Sweep> = None;
     let mut parts = Vec::new();
@@ -418,8 +424,10 @@ fn merge_files(folder: &Path, paths: &[PathBuf]) -> Result<Vec<Measure>, ShardEr
         let Some(end) = end else { return Err(ShardError::Cut { path: path.clone(), runs }) };
         parts.push(end.part);
     }
+    let Some(sweep) = first else { return Err(ShardError::Empty { path: folder.to_owned() }) };
     check_whole(folder, &parts)?;
-    Ok(all.into_iter().map(|(key, values)| Measure { key, values }).collect())
+    let measures = all.into_iter().map(|(key, values)| Measure { key, values }).collect();
+    Ok(Merged { measures, settings: sweep.settings() })
 }
 
 /// Checks that for each number of parts all parts are there.
@@ -446,8 +454,15 @@ mod tests {
             return;
         };
         let folder = tempfile::tempdir().unwrap();
-        let (hosts, features) = (HOSTS.to_vec(), Vec::new());
-        let plan = Plan { machine: None, hosts, seeds: 1, measured_ns: 1, features, stale_ns: 0 };
+        let plan = Plan {
+            machine: None,
+            hosts: HOSTS.to_vec(),
+            seeds: 1,
+            measured_ns: 1,
+            features: Vec::new(),
+            stale_ns: 0,
+            costs: GivenCosts::default(),
+        };
         let sweep = Sweep::new(&["wq".to_owned()], &plan);
         let part = Part::open(folder.path(), "1/1".parse().unwrap(), sweep).unwrap();
         let measure = |seed| Measure {
@@ -470,6 +485,6 @@ mod tests {
         part.note(&measure(3)).unwrap();
         assert_eq!(part.kept(), 1);
         assert_eq!(part.finish([1, 2, 3].map(measure).into()).unwrap(), 3);
-        assert_eq!(super::super::merge(folder.path()).unwrap().len(), 3);
+        assert_eq!(super::super::merge(folder.path()).unwrap().measures.len(), 3);
     }
 }

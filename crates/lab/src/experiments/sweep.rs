@@ -9,7 +9,7 @@ use homing_sim::{
     KernelSettings, MemoryModel, Pairs, Policy, Rules, SwQueue, Tenants, Trial,
 };
 
-use super::{MachineSet, NamedMachine, Plan};
+use super::{GivenCosts, MachineSet, NamedMachine, Plan, PolicyChoice, Settings};
 
 /// What was asked for, and of which program: the first line of each part. Parts whose first lines
 /// differ are not put together.
@@ -26,6 +26,7 @@ pub struct Sweep {
     measured_ns: u64,
     features: Vec<String>,
     stale_ns: u64,
+    costs: GivenCosts,
 }
 
 impl Sweep {
@@ -45,13 +46,17 @@ impl Sweep {
             measured_ns: plan.measured_ns,
             features: plan.features.iter().map(ToString::to_string).collect(),
             stale_ns: plan.stale_ns,
+            costs: plan.costs.clone(),
         }
     }
 
     /// The sweep of a comparison on these machines.
-    pub fn of_machines(set: &MachineSet, scopes: bool, plan: &Plan) -> Self {
-        let what = if scopes { "compare --scopes" } else { "compare" };
-        Self { machines: set.fingerprints(), ..Self::new(&[what.to_owned()], plan) }
+    pub fn of_machines(set: &MachineSet, choice: &PolicyChoice, plan: &Plan) -> Self {
+        Self { machines: set.fingerprints(), ..Self::new(&[choice.what()], plan) }
+    }
+
+    pub(super) fn settings(&self) -> Settings {
+        Settings { measured_ns: self.measured_ns, costs: self.costs.clone() }
     }
 
     pub(super) fn line(&self) -> String {
@@ -132,6 +137,7 @@ mod tests {
             measured_ns: 1_000_000,
             features: Vec::new(),
             stale_ns: 0,
+            costs: GivenCosts::default(),
         };
         let of = |plan: &Plan| Sweep::new(&["wq".to_owned()], plan);
         assert_eq!(of(&plan("2x2x1")), of(&plan("2x2x1")), "the same model each time");
@@ -139,6 +145,8 @@ mod tests {
         assert_eq!(real.machines.len(), usize::from(NamedMachine::find("here").is_ok()));
         assert_ne!(of(&plan("2x2x1")), of(&plan("2x1x2")), "of the same name");
         assert_ne!(of(&plan("2x2x1")), of(&Plan { stale_ns: 1, ..plan("2x2x1") }));
+        let costs = GivenCosts::of(&["wake_ns=1".parse().unwrap()]).unwrap();
+        assert_ne!(of(&plan("2x2x1")), of(&Plan { costs, ..plan("2x2x1") }));
         let features = vec![homing_sim::Features::NONE];
         assert_ne!(of(&plan("2x2x1")), of(&Plan { features, ..plan("2x2x1") }));
         assert_ne!(

@@ -1,6 +1,6 @@
 //! The shared wakequeue: request and response, and a build.
 
-use homing_sim::{Build, Costs, HostModel, Pairs, Rules, SwQueue, Trial};
+use homing_sim::{Build, HostModel, Pairs, Rules, SwQueue, Trial};
 
 use super::{Cell, Key, NamedMachine, Plan, common};
 
@@ -47,14 +47,14 @@ pub(super) fn pairs(plan: &Plan) -> Vec<Cell> {
         for (scenario, count) in loads.into_iter().take(cpus) {
             for (policy, swqueue) in policies {
                 for seed in 0..plan.seeds {
-                    let machine = machine.clone();
+                    let (machine, costs) = (machine.clone(), plan.costs.usual());
                     let key = key("udp-rr", &machine, &scenario, policy, seed);
                     let measured_ns = plan.measured_ns / 10;
                     cells.push(Cell::new(key, move |stop| {
                         let rules = Rules { swqueue, ..Rules::new(HostModel::Cfs, cpus) };
                         let load = Pairs { measured_ns, ..Pairs::new(count) };
-                        let (machine, costs) = (&machine.machine, &Costs::default());
-                        let trial = Trial { machine, costs, rules: &rules, seed, stop };
+                        let machine = &machine.machine;
+                        let trial = Trial { machine, costs: &costs, rules: &rules, seed, stop };
                         let report = load.run(&trial)?;
                         let busy_ns = report.cpu_us * 1e3 * report.rate * measured_ns as f64 / 1e9;
                         let mut values = common(&report);
@@ -82,14 +82,14 @@ pub(super) fn builds(plan: &Plan) -> Vec<Cell> {
         let cpus = machine.machine.cpus().len();
         for (policy, sis_node, swqueue) in policies {
             for seed in 0..plan.seeds {
-                let machine = machine.clone();
+                let (machine, costs) = (machine.clone(), plan.costs.usual());
                 let key = key("compile", &machine, "make -j", policy, seed);
                 let measured_ns = plan.measured_ns;
                 cells.push(Cell::new(key, move |stop| {
                     let rules = Rules { swqueue, sis_node, ..Rules::new(HostModel::Cfs, cpus) };
                     let load = Build { measured_ns, ..Build::new(cpus) };
-                    let (machine, costs) = (&machine.machine, &Costs::default());
-                    let trial = Trial { machine, costs, rules: &rules, seed, stop };
+                    let machine = &machine.machine;
+                    let trial = Trial { machine, costs: &costs, rules: &rules, seed, stop };
                     load.run(&trial).as_ref().map(common)
                 }));
             }

@@ -43,15 +43,17 @@ pub(super) fn default_affinity(machine: &Machine) -> Affinity {
     Affinity::default_on(&Layout::new(machine).expect("it has a CPU"))
 }
 
+/// homing with each scope, loose and strict.
+pub(super) fn every_scope(plan: &Plan) -> impl Iterator<Item = HomingSettings> {
+    Affinity::ALL
+        .map(|affinity| HomingSettings { affinity: Some(affinity), ..homing(plan) })
+        .into_iter()
+}
+
 /// homing with each scope but the machine's default, loose and strict.
-pub(super) fn homing_scopes<'a>(
-    plan: &'a Plan,
-    machine: &Machine,
-) -> impl Iterator<Item = Policy> + 'a {
-    let default = default_affinity(machine);
-    let others = Affinity::ALL.into_iter().filter(move |affinity| *affinity != default);
-    let fixed = |affinity| HomingSettings { affinity: Some(affinity), ..homing(plan) };
-    others.map(fixed).map(Policy::Homing)
+pub(super) fn homing_scopes(plan: &Plan, machine: &Machine) -> impl Iterator<Item = Policy> {
+    let default = Some(default_affinity(machine));
+    every_scope(plan).filter(move |settings| settings.affinity != default).map(Policy::Homing)
 }
 
 fn machines(plan: &Plan) -> Vec<NamedMachine> {
@@ -125,6 +127,7 @@ fn runs(
     policies: &[Policy],
 ) -> Vec<Cell> {
     let mut cells = Vec::new();
+    let costs = Arc::new(plan.costs.usual());
     for host in &plan.hosts {
         for policy in policies {
             for seed in 0..plan.seeds {
@@ -133,7 +136,7 @@ fn runs(
                     load: load.clone(),
                     policy: policy.clone(),
                     host: *host,
-                    costs: Arc::default(),
+                    costs: Arc::clone(&costs),
                     warm_up_ns: WARM_UP_NS,
                     measured_ns: plan.measured_ns,
                     seed,
