@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use homing::recorded::Record;
 use homing::{Features, Runtime};
 use homing_lab::experiments::{
     Cell, Comparison, EXPERIMENTS, Experiment, GivenCosts, HostModel, MachineSet, Measure,
@@ -410,8 +411,19 @@ fn recorded_decisions_are_made_again() {
             assert!(handle.join().is_ok());
         }
     }
-    let records = runtime.take_decisions();
+    let mut records = runtime.take_decisions();
     assert!(records.len() > 200, "{}", records.len());
+    let chooses = runtime.workqueue("chooses").affinity_auto(true).build().unwrap();
+    let is_chosen = |record: &Record| record.asked().name() == "choose";
+    while !records.iter().any(is_chosen) {
+        chooses.execute_batch((0..2_000_u64).map(|item| {
+            move || {
+                let _ = std::hint::black_box(item);
+            }
+        }));
+        chooses.flush();
+        records.extend(runtime.take_decisions());
+    }
     for name in ["hand_off", "tick", "before_park"] {
         assert!(records.iter().any(|record| record.asked().name() == name), "{name} is missing");
     }

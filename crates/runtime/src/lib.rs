@@ -151,7 +151,7 @@ mod shuttle_tests;
 pub mod recorded {
     pub use homing_sched::{
         Asked, Decided, DecisionLog, DecisionLogError, HandOffFacts, Layout, Next, PoolId, QueueId,
-        Record, Running, Verdict,
+        Record, Running, Taken, Verdict, Window,
     };
 }
 

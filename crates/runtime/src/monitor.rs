@@ -371,7 +371,8 @@ impl Monitor<'_> {
             if workqueue.let_go.load(Ordering::Acquire) {
                 continue;
             }
-            let chosen = workqueue.choose(now_ns, busy, |scope, pull_cost| {
+            let tape = dispatch.tape();
+            let chosen = workqueue.choose(now_ns, busy, tape, |scope, pull_cost| {
                 let Attributes { affinity, pull_cost: before, .. } = workqueue.attributes();
                 if (affinity.scope, before) == (scope, pull_cost) {
                     return;

@@ -16,6 +16,7 @@ use crate::item::Tag;
 use crate::rescuer::Rescuer;
 use crate::slot::ThreadId;
 use crate::sync::{Mutex, lock};
+use crate::tape::Tape;
 use crate::watched::IsWatched;
 
 /// What a workqueue is, which never changes.
@@ -390,6 +391,7 @@ impl WorkqueueState {
         &self,
         now_ns: u64,
         busy: impl FnOnce(Option<&CpuSet>) -> (u64, u64),
+        tape: &Tape,
         apply: impl FnOnce(Scope, PullCost),
     ) -> bool {
         let mut chooser = lock(&self.auto);
@@ -409,7 +411,7 @@ impl WorkqueueState {
         let before = began.counters;
         let elapsed_ns = now_ns.saturating_sub(began.at_ns);
         let ran_ns = busy_ns.saturating_sub(began.busy_ns);
-        chooser.auto.note(&Window {
+        let window = Window {
             elapsed_ns,
             taken: Reach::ALL.map(|reach| {
                 let since =
@@ -421,7 +423,11 @@ impl WorkqueueState {
             }),
             waited_ns: now.queue_age.mean_since_ns(&before.queue_age),
             idle_ns: (cpus * elapsed_ns).saturating_sub(ran_ns),
-        });
+        };
+        match tape.running() {
+            Some(tape) => tape.choose(&mut chooser.auto, &window),
+            None => chooser.auto.note(&window),
+        }
         // Under the lock, so that what the user fixes is not changed afterwards.
         apply(chooser.auto.scope(), chooser.auto.pull_cost());
         true

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use homing_sched::{Asked, Decided, Facts, Layout, Next, Record, Recording, Shares};
+use homing_sched::{Asked, Auto, Decided, Facts, Layout, Next, Record, Recording, Shares, Window};
 use homing_topology::CpuId;
 
 use crate::sync::{Mutex, lock};
@@ -60,6 +60,11 @@ impl Tape {
     /// Keeps a decision that was made from what was asked alone.
     pub(crate) fn note(&self, asked: Asked, decided: Decided) {
         self.keep(Record::new(asked, decided));
+    }
+
+    /// Has the search for a scope take note of a window, and keeps what it decides.
+    pub(crate) fn choose(&self, auto: &mut Auto, window: &Window) {
+        self.keep(Record::note(auto, window));
     }
 
     fn keep(&self, record: Record) {

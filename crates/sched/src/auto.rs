@@ -23,10 +23,11 @@
 //! fetched items are longer for another reason, it takes fetching to be dear. Strictness stays.
 
 use homing_topology::Scope;
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
 use crate::layout::Layout;
-use crate::pull::Reach;
 use crate::pull_cost::PullCost;
+use crate::window::Window;
 
 /// A window outside a trial lasts at least this long, in nanoseconds.
 pub const WINDOW_NS: u64 = 100_000_000;
@@ -53,10 +54,6 @@ const REST_MIN: u32 = 4;
 /// and at most this many: half a minute and more.
 const REST_MAX: u32 = 256;
 
-/// How much of the waiting counts at most, in lengths of an item. If items wait for longer, a CPU
-/// that was idle for a moment is not what they waited for.
-const WAIT_LENGTHS: u64 = 4;
-
 /// Gains are in parts of this.
 const WHOLE: i64 = 1 << 16;
 
@@ -76,82 +73,6 @@ const PAIRS_MAX: usize = 12;
 /// The load has changed if items are this many times as long, or as many, as when the rests were
 /// set, or the other way round; in the mean of some windows.
 const CHANGED: u64 = 2;
-
-/// This many fetched items, and this many of their own pod, must have run to compare them.
-const COMPARED_ITEMS: u64 = 64;
-
-/// The items of a window that were taken from a given distance.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
-    /// How many ended.
-    pub items: u64,
-    /// How long they ran in total, in nanoseconds.
-    pub ran_ns: u64,
-}
-
-/// What was measured in a window.
-///
-/// ```
-/// use homing_sched::{Reach, Taken, Window};
-///
-/// let mut window = Window { elapsed_ns: 1_000_000, ..Window::default() };
-/// window.taken[Reach::Home as usize] = Taken { items: 100, ran_ns: 1_000_000 };
-/// window.waited_ns = 4_000; // each, on average
-/// assert_eq!((window.items(), window.cost_ns()), (100, 10_000), "no CPU was idle");
-/// window.idle_ns = 500_000; // half of a CPU
-/// assert_eq!(window.cost_ns(), 12_000, "half of the time somebody could have run them");
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Window {
-    /// How long it lasted, in nanoseconds.
-    pub elapsed_ns: u64,
-    /// The items that ended, by how far away they were taken: in the order of [`Reach::ALL`].
-    pub taken: [Taken; Reach::ALL.len()],
-    /// How long one of them waited in its queue, on average, in nanoseconds.
-    pub waited_ns: u64,
-    /// How long CPUs that may run its items ran none, added up, in nanoseconds.
-    pub idle_ns: u64,
-}
-
-impl Window {
-    /// How many items ended.
-    pub fn items(&self) -> u64 {
-        self.taken.iter().map(|taken| taken.items).sum()
-    }
-
-    fn length_ns(&self) -> u64 {
-        self.taken.iter().map(|taken| taken.ran_ns).sum::<u64>() / self.items().max(1)
-    }
-
-    /// The cost of an item, in nanoseconds: its run time, and how long it waited beside an idle
-    /// CPU.
-    pub fn cost_ns(&self) -> u64 {
-        let length_ns = self.length_ns();
-        let idle = u128::from(self.idle_ns.min(self.elapsed_ns));
-        let waited_ns = u128::from(self.waited_ns.min(length_ns * WAIT_LENGTHS));
-        let beside_idle_ns = waited_ns * idle / u128::from(self.elapsed_ns.max(1));
-        length_ns + beside_idle_ns as u64
-    }
-
-    /// By how much fetched items were longer than those of their own pod, and what is usual; both
-    /// for all of them together.
-    fn pull_costs(&self) -> Option<(u64, u64)> {
-        let home = self.taken[Reach::Home as usize];
-        if home.items < COMPARED_ITEMS {
-            return None;
-        }
-        let home_ns = home.ran_ns / home.items;
-        let mut sums = (0, 0, 0_u64);
-        for (reach, taken) in Reach::ALL.into_iter().zip(&self.taken).skip(1) {
-            sums.0 += taken.ran_ns;
-            sums.1 += taken.items * PullCost::USUAL.age_ns(reach, home_ns);
-            sums.2 += taken.items;
-        }
-        let (ran_ns, usual_ns, items) = sums;
-        let more_ns = ran_ns.saturating_sub(items * home_ns);
-        (items >= COMPARED_ITEMS).then_some((more_ns, usual_ns))
-    }
-}
 
 /// The search for the best scope of one workqueue.
 ///
@@ -177,7 +98,7 @@ impl Window {
 /// assert_eq!(auto.pull_cost(), homing_sched::PullCost::USUAL, "nothing was fetched");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Auto {
     /// The scopes that differ on this machine, narrowest first.
     candidates: Vec<Candidate>,
@@ -190,7 +111,7 @@ pub struct Auto {
 }
 
 /// How long an item runs, and how long it is from one to the next, in nanoseconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Load {
     length_ns: u64,
     pace_ns: u64,
@@ -207,12 +128,14 @@ impl Load {
     }
 
     fn is_like(&self, other: &Self) -> bool {
-        let like = |one: u64, other: u64| one <= other * CHANGED && other <= one * CHANGED;
+        let like = |one: u64, other: u64| {
+            one <= other.saturating_mul(CHANGED) && other <= one.saturating_mul(CHANGED)
+        };
         like(self.length_ns, other.length_ns) && like(self.pace_ns, other.pace_ns)
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Candidate {
     scope: Scope,
     /// How many windows lie before its next trial, and how many before the one after that.
@@ -221,7 +144,7 @@ struct Candidate {
 }
 
 /// Windows by turns with the settled scope and with another one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Trial {
     candidate: usize,
     /// Whether it may still be far worse.
@@ -235,7 +158,7 @@ struct Trial {
 }
 
 /// What a window is judged by, in nanoseconds: the less the better.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Measured {
     /// From one item to the next.
     pace_ns: u64,
@@ -243,7 +166,7 @@ struct Measured {
 }
 
 /// What was gained in each pair of windows, the least first.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Gains {
     pairs: usize,
     sorted: [i64; PAIRS_MAX],
@@ -408,7 +331,7 @@ impl Auto {
         // Of two, the one that has been tried less often.
         let candidate = due.min_by_key(|of| self.candidates[*of].next_rest)?;
         let (pace, cost) = (Gains::default(), Gains::default());
-        let window_ns = (waited_ns * TRIAL_WAITS).clamp(TRIAL_NS, 2 * WINDOW_NS);
+        let window_ns = waited_ns.saturating_mul(TRIAL_WAITS).clamp(TRIAL_NS, 2 * WINDOW_NS);
         Some(Trial { candidate, probes: true, window_ns, settled: None, pace, cost })
     }
 
@@ -440,11 +363,41 @@ impl Auto {
     }
 }
 
+/// What is read need not come from a trusted source: it is refused if a window could not be noted.
+impl<'de> Deserialize<'de> for Auto {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Fields {
+            candidates: Vec<Candidate>,
+            settled: usize,
+            trial: Option<Trial>,
+            loads: Option<(Load, Load)>,
+            pull_cost: PullCost,
+        }
+        let Fields { candidates, settled, trial, loads, pull_cost } = Fields::deserialize(from)?;
+        let known = |of: usize| of < candidates.len();
+        let rests = |of: &Candidate| of.rest <= REST_MAX && of.next_rest <= REST_MAX;
+        let gains = |of: &Gains| {
+            of.pairs < PAIRS_MAX && of.sorted.iter().all(|gain| (-WHOLE..=WHOLE).contains(gain))
+        };
+        let sound = |of: &Trial| {
+            let longest_ns = 2 * WINDOW_NS * LONGER;
+            known(of.candidate) && of.window_ns <= longest_ns && gains(&of.pace) && gains(&of.cost)
+        };
+        if !known(settled) || !candidates.iter().all(rests) || !trial.iter().all(sound) {
+            return Err(D::Error::custom("no search for a scope is ever in this state"));
+        }
+        Ok(Self { candidates, settled, trial, loads, pull_cost })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use homing_topology::Machine;
 
     use super::*;
+    use crate::pull::Reach;
+    use crate::window::{COMPARED_ITEMS, Taken};
 
     fn window(length_ns: u64, window_ns: u64) -> Window {
         window_of(1000, length_ns, window_ns)

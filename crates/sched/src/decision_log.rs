@@ -10,7 +10,7 @@ use crate::layout::Layout;
 use crate::record::{Decided, Record};
 
 /// The version of the text. Any other is refused.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Decisions, with the machine for which they were made.
 ///
@@ -133,8 +133,8 @@ mod tests {
     use super::*;
     use crate::test_facts::{Given, cpu_id, cpus, layout, loose};
     use crate::{
-        Asked, Features, HandOffFacts, Idle, Nice, PoolId, PullCost, Recording, Running, Shares,
-        hand_off, tick,
+        Asked, Auto, Features, HandOffFacts, Idle, Nice, PoolId, PullCost, Recording, Running,
+        Shares, WINDOW_NS, Window, hand_off, tick,
     };
 
     /// A log of every kind of decision, with facts of every kind.
@@ -178,6 +178,10 @@ mod tests {
             cpu_intensive_ns: 10_000_000,
         };
         records.push(Record::new(Asked::Tick(running), Decided::Verdict(tick(&running))));
+        let mut auto = Auto::new(&layout, Scope::Numa);
+        let window = Window { elapsed_ns: WINDOW_NS, waited_ns: 1_000, ..Window::default() };
+        // The last one is in a trial.
+        records.extend((0..6).map(|_| Record::note(&mut auto, &window)));
         DecisionLog::new(&layout, records)
     }
 
@@ -187,7 +191,7 @@ mod tests {
         let text = log.to_string();
         let read: DecisionLog = text.parse().unwrap();
         assert_eq!(read.to_string(), text);
-        assert_eq!((read.machine(), read.records().len()), (log.machine(), 8));
+        assert_eq!((read.machine(), read.records().len()), (log.machine(), 14));
         for (record, again) in read.replay() {
             assert_eq!(again, Ok(record.decided()), "{:?}", record.asked());
         }
@@ -198,14 +202,16 @@ mod tests {
         let text = log("2x2x2x2").to_string();
         let refused = |text: &str| text.parse::<DecisionLog>().unwrap_err().to_string();
         assert!(refused("").starts_with("line 1 is not what"), "{}", refused(""));
-        let older = text.replacen("\"decisions_version\":3", "\"decisions_version\":2", 1);
-        assert_eq!(refused(&older), "line 1 is of version 2, and this reads 3");
+        let older = text.replacen("\"decisions_version\":4", "\"decisions_version\":3", 1);
+        assert_eq!(refused(&older), "line 1 is of version 3, and this reads 4");
         let cut = &text[..text.len() - 10];
-        assert!(refused(cut).starts_with("line 9 is not a decision: EOF"), "{}", refused(cut));
+        assert!(refused(cut).starts_with("line 15 is not a decision: EOF"), "{}", refused(cut));
         let wild = text.replacen("\"pull_cost\":400", "\"pull_cost\":90", 1);
         assert!(refused(&wild).contains("90 is not a pull cost: 25, 50"), "{}", refused(&wild));
         let wild = text.replacen("\"nice\":-20", "\"nice\":-21", 1);
         assert!(refused(&wild).contains("-21 is not a nice level"), "{}", refused(&wild));
+        let wild = text.replacen("\"settled\":3", "\"settled\":9", 1);
+        assert!(refused(&wild).contains("no search for a scope is ever"), "{}", refused(&wild));
     }
 
     proptest! {

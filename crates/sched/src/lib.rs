@@ -74,10 +74,11 @@ mod snapshot;
 mod test_facts;
 mod tick;
 mod wake_delay;
+mod window;
 
 pub use active::{MAX_ACTIVE_MAX, MIN_ACTIVE, node_max_active};
 pub use attributes::{Affinity, Attributes, Level};
-pub use auto::{Auto, TRIAL_NS, Taken, WINDOW_NS, Window};
+pub use auto::{Auto, TRIAL_NS, WINDOW_NS};
 pub use decision_log::{DecisionLog, DecisionLogError};
 pub use facts::Facts;
 pub use features::{Features, ParseFeaturesError};
@@ -103,3 +104,4 @@ pub use tick::{
     overdue, tick,
 };
 pub use wake_delay::WakeDelays;
+pub use window::{Taken, Window};

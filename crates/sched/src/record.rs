@@ -9,10 +9,11 @@
 use std::cell::RefCell;
 use std::fmt;
 
-use homing_topology::{CpuId, CpuSet};
+use homing_topology::{CpuId, CpuSet, Scope};
 use serde::{Deserialize, Serialize};
 
 use crate::attributes::Attributes;
+use crate::auto::Auto;
 use crate::facts::Facts;
 use crate::features::Features;
 use crate::hand_off::{HandOff, HandOffFacts, hand_off};
@@ -22,7 +23,9 @@ use crate::layout::{Layout, PoolId, PoolSet, QueueId};
 use crate::nice::Shares;
 use crate::place::{start, submit};
 use crate::pull::{Next, before_park};
+use crate::pull_cost::PullCost;
 use crate::tick::{Running, Verdict, overdue, tick};
+use crate::window::Window;
 
 /// A question and its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +45,8 @@ enum Answer {
     Waiting(QueueId, u32),
     HeadSince(QueueId, u64),
     Item(QueueId, u64),
+    /// The search for a scope, before it took note of the window.
+    Auto(Box<Auto>),
 }
 
 /// Sets of CPUs as the kernel's lists: of a thousand CPUs most sets are short.
@@ -97,6 +102,8 @@ pub enum Asked {
     HandOff(HandOffFacts),
     /// [`tick`]: what the monitor finds of a worker that runs, from these facts.
     Tick(Running),
+    /// [`Auto::note`]: which scope and pull cost are used next, after this window.
+    Choose(Window),
 }
 
 /// What was decided.
@@ -110,6 +117,8 @@ pub enum Decided {
     HandOff(HandOff),
     /// How the worker is judged.
     Verdict(Verdict),
+    /// What the workqueue uses next.
+    Chosen(Scope, PullCost),
 }
 
 impl Asked {
@@ -127,6 +136,7 @@ impl Asked {
             Self::IssuerWaits(_) => "issuer_waits",
             Self::HandOff(_) => "hand_off",
             Self::Tick(_) => "tick",
+            Self::Choose(_) => "choose",
         }
     }
 }
@@ -158,6 +168,10 @@ impl fmt::Display for Asked {
             Self::Tick(Running { running_for_ns, used_ns, .. }) => {
                 write!(f, "{name} of what runs since {running_for_ns} ns and used {used_ns}")
             }
+            Self::Choose(window) => {
+                let (items, elapsed_ns) = (window.items(), window.elapsed_ns);
+                write!(f, "{name} after {items} items in {elapsed_ns} ns")
+            }
         }
     }
 }
@@ -178,6 +192,9 @@ impl fmt::Display for Decided {
             Self::Verdict(Verdict::Fine) => f.write_str("fine"),
             Self::Verdict(Verdict::CpuIntensive) => f.write_str("CPU-intensive"),
             Self::Verdict(Verdict::Blocked) => f.write_str("blocked"),
+            Self::Chosen(scope, pull_cost) => {
+                write!(f, "scope {scope}, pull cost {} %", pull_cost.percent())
+            }
         }
     }
 }
@@ -227,6 +244,9 @@ impl<'a, F: Facts> Recording<'a, F> {
     }
 
     /// Makes the decision, and records the answers from which it was made.
+    ///
+    /// # Panics
+    /// If it is [`Asked::Choose`], which [`Record::note`] records.
     pub fn decide(self, layout: &Layout, asked: Asked, shares: &Shares) -> (Decided, Record) {
         let decided = decide(layout, &self, asked, shares);
         let answers = self.answers.into_inner();
@@ -249,7 +269,13 @@ fn decide(layout: &Layout, facts: &impl Facts, asked: Asked, shares: &Shares) ->
         Asked::IssuerWaits(cpu) => Decided::Wake(issuer_waits(layout, facts, cpu)),
         Asked::HandOff(facts) => Decided::HandOff(hand_off(&facts)),
         Asked::Tick(running) => Decided::Verdict(tick(&running)),
+        Asked::Choose(_) => panic!("a scope is not chosen by these facts: see Record::note"),
     }
+}
+
+fn choose(auto: &mut Auto, window: &Window) -> Decided {
+    auto.note(window);
+    Decided::Chosen(auto.scope(), auto.pull_cost())
 }
 
 impl Record {
@@ -275,6 +301,25 @@ impl Record {
         Self { asked, shares: Shares::NONE, answers: Vec::new(), decided }
     }
 
+    /// [`Auto::note`], recorded.
+    ///
+    /// ```
+    /// use homing_sched::{Auto, Decided, Layout, Record, Window};
+    /// use homing_topology::{Machine, Scope};
+    ///
+    /// let layout = Layout::new(&Machine::from_grid("2x2x1")?).ok_or("no CPU")?;
+    /// let mut auto = Auto::new(&layout, Scope::Numa);
+    /// let record = Record::note(&mut auto, &Window::default());
+    /// assert_eq!(record.decided(), Decided::Chosen(auto.scope(), auto.pull_cost()));
+    /// assert_eq!(record.replay(&layout)?, record.decided());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn note(auto: &mut Auto, window: &Window) -> Self {
+        let before = Answer::Auto(Box::new(auto.clone()));
+        let decided = choose(auto, window);
+        Self { answers: vec![before], ..Self::new(Asked::Choose(*window), decided) }
+    }
+
     /// The decision that was asked for.
     pub fn asked(&self) -> Asked {
         self.asked
@@ -291,6 +336,14 @@ impl Record {
     /// If the decision asks for something other than it did when it was recorded, which means that
     /// a rule has changed. The error says what it asked for.
     pub fn replay(&self, layout: &Layout) -> Result<Decided, String> {
+        if let Asked::Choose(window) = &self.asked {
+            return match &self.answers[..] {
+                [Answer::Auto(before)] => Ok(choose(&mut before.clone(), window)),
+                answers => {
+                    Err(format!("asked for the search for a scope where it was {answers:?}"))
+                }
+            };
+        }
         let replay =
             Replay { answers: &self.answers, next: RefCell::new(0), odd: RefCell::default() };
         let decided = decide(layout, &replay, self.asked, &self.shares);
