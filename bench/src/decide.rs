@@ -1,7 +1,8 @@
 //! `homing-bench decide`: how long a scheduling decision takes, on machines of up to 1,024 CPUs.
 //!
 //! The decisions are functions of facts. Here the facts are plain fields, so the time to read the
-//! runtime's atomics is not included: that is at most sixteen words for each set of CPUs.
+//! runtime's atomics is not included: that is at most sixteen words for each set of CPUs. Only
+//! whether an item is queued at all is asked of a runtime.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -9,6 +10,7 @@ use std::time::Instant;
 use anyhow::Context;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
+use homing::Runtime;
 use homing_sched::{
     Affinity, Attributes, Idle, Layout, Nice, PoolId, Shares, Snapshot, Waiting, before_park, home,
     start, submit,
@@ -100,7 +102,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             }
         }
     }
+    let runtime = Runtime::new()?;
+    let ns = (0..options.rounds).map(|_| hand_off(&runtime));
+    let ns = Spread::of(ns).context("no rounds")?;
+    let asked = Row { decision: "hand_off", machine: "this one", pools: 1, ns };
     if options.json {
+        rows.push(asked);
         println!("{}", serde_json::to_string_pretty(&rows)?);
         return Ok(());
     }
@@ -120,8 +127,18 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    println!("{table}");
+    println!("{table}\nhand_off, asked of a runtime on this machine: {:.0}", asked.ns.median);
     Ok(())
+}
+
+/// Nanoseconds in which an issuer finds out whether to queue an item.
+fn hand_off(runtime: &Runtime) -> f64 {
+    let workqueue = runtime.events();
+    let began = Instant::now();
+    for _ in 0..DECISIONS {
+        black_box(workqueue.hand_off(black_box(300_000), true));
+    }
+    began.elapsed().as_nanos() as f64 / f64::from(DECISIONS)
 }
 
 /// Nanoseconds that one decision takes.
