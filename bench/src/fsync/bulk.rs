@@ -33,6 +33,12 @@ pub(crate) fn sync_all(
         Strategy::HomingAsync => begun_one_by_one(engines.durable()?, issuers, paths),
         Strategy::HomingMany | Strategy::HomingFiles => at_once(engines.durable()?, paths),
         Strategy::Syncfs => by_filesystem(paths),
+        Strategy::SyncfsOpened => {
+            let files = open_all(paths)?;
+            by_filesystem(paths)?;
+            drop(files);
+            Ok(())
+        }
         Strategy::Tokio => {
             let take = taker(paths);
             by_tasks(engines, issuers, move |_| {

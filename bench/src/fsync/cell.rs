@@ -14,7 +14,7 @@ use super::strategy::{Shape, Strategy};
 use super::{bulk, lone, stream};
 use crate::cell::{Figures, answer, ask};
 use crate::interrupt::Interrupt;
-use crate::latency::recorded;
+use crate::latency::{forget, recorded};
 use crate::stopwatch::Stopwatch;
 
 /// How long a child may take in addition to its measurement.
@@ -46,6 +46,9 @@ pub(crate) struct Cell {
     /// How long a stream lasts, in milliseconds.
     #[arg(long)]
     pub(crate) milliseconds: u64,
+    /// Before a bulk, make this many others, and remove them.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) warm: u32,
 }
 
 /// The result of a measurement.
@@ -91,6 +94,12 @@ impl Cell {
             return lone::run(strategy, issuers, &mut engines, &files, self.files, length);
         }
         let bulk = if self.shape == Shape::Bulk { self.files } else { 0 };
+        for _ in 0..self.warm {
+            let paths = Arc::new(files.make_many("before", bulk)?);
+            bulk::sync_all(strategy, issuers, &mut engines, &paths)?;
+            files.remove(&paths)?;
+            forget();
+        }
         let paths = Arc::new(files.make_many("bulk", bulk)?);
         let device = Device::below(&self.dir);
         let counts = || device.as_ref().and_then(Device::counts);
@@ -135,8 +144,9 @@ impl Cell {
             ("--files", self.files.to_string()),
             ("--size", self.size.to_string()),
             ("--milliseconds", self.milliseconds.to_string()),
+            ("--warm", self.warm.to_string()),
         ];
-        let limit = SLACK + SLOWEST.mul_f64(self.files as f64);
+        let limit = SLACK + SLOWEST.mul_f64(self.files as f64) * (1 + self.warm);
         let name = format!("{} by {} in {}", self.shape.name(), self.strategy, self.dir.display());
         ask(&name, "fsync-cell", &options, &[], limit, folder, interrupt)
     }
@@ -163,6 +173,7 @@ mod tests {
                         // Long enough for its threads to get a CPU where others keep the machine
                         // busy.
                         milliseconds: 50,
+                        warm: u32::from(shape == Shape::Bulk),
                     };
                     let figures = match cell.run() {
                         Ok(figures) => figures,

@@ -41,7 +41,7 @@ impl Engines {
             | Strategy::PosixAio => {
                 engines.queue(strategy, issuers)?;
             }
-            Strategy::Fsync | Strategy::Syncfs => {}
+            Strategy::Fsync | Strategy::Syncfs | Strategy::SyncfsOpened => {}
         }
         Ok(engines)
     }

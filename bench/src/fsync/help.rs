@@ -17,6 +17,7 @@ Strategies:
   posix-aio          aio_fsync of the C library
   tokio, tokio-all   tokio::fs::File::sync_all, a task for each issuer or for each file
   syncfs             the bound: all at once, and nobody is told which file failed
+  syncfs-opened      the same for who has opened all files, as is needed to ask for each
   homing             Durable::fsync_and_wait, on a thread for each issuer
   homing-async       Durable::fsync of each file; each issuer begins all of its own, then waits;
                      in a stream it is a task that awaits each

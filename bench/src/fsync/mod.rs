@@ -62,6 +62,10 @@ pub(crate) struct Options {
     /// How often everything is measured.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Before each bulk, make and sync so many others that are not measured: the first one of a
+    /// process also pays for its memory, its threads, and the kernel's.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100))]
+    warm: u32,
     /// How long a stream lasts.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
@@ -129,6 +133,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let setup = Setup {
         rounds: options.rounds,
         files,
+        warm: options.warm,
         size: options.size as usize,
         seconds: options.seconds,
         dir: options.dir.display().to_string(),
@@ -205,6 +210,7 @@ impl Options {
             files: place.files,
             size: self.size as usize,
             milliseconds: Duration::from_secs_f64(self.seconds).as_millis() as u64,
+            warm: if key.shape == Shape::Bulk { self.warm } else { 0 },
         }
     }
 }

@@ -17,6 +17,8 @@ pub(crate) struct Setup {
     pub(crate) rounds: u32,
     /// How many files a bulk had.
     pub(crate) files: usize,
+    /// How many bulks came before each, and were not measured.
+    pub(crate) warm: u32,
     /// How many bytes a file had.
     pub(crate) size: usize,
     /// How long a stream lasted.
@@ -155,6 +157,7 @@ pub(crate) mod tests {
         let setup = Setup {
             rounds: 3,
             files: 10_000,
+            warm: 0,
             size: 4096,
             seconds: 1.0,
             dir: "/somewhere".to_owned(),

@@ -50,6 +50,9 @@ pub(crate) enum Strategy {
     TokioAll,
     /// `syncfs` for all at once, which tells nobody which file failed: the bound.
     Syncfs,
+    /// The same, and all files are opened before and closed after it, as a program must have them
+    /// that asks for a verdict for each.
+    SyncfsOpened,
     /// `Durable::fsync_many` of all files.
     HomingMany,
     /// The same, each file by itself, as on filesystems that homing does not commit: as many side
@@ -67,7 +70,7 @@ const DEPTH_MAX: usize = 256;
 
 impl Strategy {
     /// All of them, in the order of the rows.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Fsync,
         Self::LinuxAio,
         Self::IoUring,
@@ -76,6 +79,7 @@ impl Strategy {
         Self::Tokio,
         Self::TokioAll,
         Self::Syncfs,
+        Self::SyncfsOpened,
         Self::Homing,
         Self::HomingAsync,
         Self::HomingMany,
@@ -93,6 +97,7 @@ impl Strategy {
             Self::Tokio => "tokio",
             Self::TokioAll => "tokio-all",
             Self::Syncfs => "syncfs",
+            Self::SyncfsOpened => "syncfs-opened",
             Self::HomingMany => "homing-many",
             Self::HomingFiles => "homing-files",
             Self::HomingAsync => "homing-async",
@@ -107,7 +112,7 @@ impl Strategy {
 
     /// Whether it is only a bound to compare with, since it has no verdict for each file.
     pub(crate) const fn is_bound(self) -> bool {
-        matches!(self, Self::Syncfs)
+        matches!(self, Self::Syncfs | Self::SyncfsOpened)
     }
 
     /// Whether the kernel may lack it.
@@ -122,7 +127,7 @@ impl Strategy {
             self,
             Self::LinuxAio | Self::IoUring | Self::IoUringWorkers | Self::PosixAio | Self::Tokio
         );
-        let alone = matches!(self, Self::Syncfs | Self::TokioAll | Self::HomingMany);
+        let alone = self.is_bound() || matches!(self, Self::TokioAll | Self::HomingMany);
         match shape {
             Shape::Bulk if alone => vec![1],
             // With one request at a time it is the system call with a detour.

@@ -73,12 +73,16 @@ fn columns(shape: Shape) -> Vec<Column> {
 pub(crate) fn render(report: &Report, form: Form) -> String {
     let setup = &report.setup;
     let mut text = format!(
-        "{}.\n{} round{}; bulks of {} files of {} bytes, on slow disks a fifth; streams of {} s; in {}.",
+        "{}.\n{} round{}; bulks of {} files of {} bytes, on slow disks a fifth{}; streams of {} s; in {}.",
         report.machine,
         setup.rounds,
         if setup.rounds == 1 { "" } else { "s" },
         setup.files,
         setup.size,
+        match setup.warm {
+            0 => String::new(),
+            warm => format!(", after {warm} others that are not measured"),
+        },
         setup.seconds,
         setup.dir
     );
