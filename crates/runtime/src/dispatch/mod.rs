@@ -278,8 +278,9 @@ impl Dispatch {
         loop {
             match self.next_of(cpu, idle, shares) {
                 Next::Take { queue, reach } => {
-                    let at_home = reach == Reach::Home;
-                    let rank = at_home.then(|| self.pools.rank(queue.pool, cpu));
+                    // Another shard of its pod may be as near, but holds no lane of this CPU.
+                    let own = || Some(self.place(cpu, queue.pool)).filter(|own| own.0 == queue);
+                    let rank = (reach == Reach::Home).then(own).flatten().and_then(|own| own.1);
                     if let Some((batch, age)) = self.pools.queue(queue).take(rank) {
                         let woken = !self.idle.is_empty()
                             && self.wake_one(fill, Some(queue), || self.next_to_wake(queue, cpu));

@@ -177,3 +177,24 @@ fn nobody_is_sent_to_a_cpu_that_was_retired_and_what_it_was_woken_for_is_handed_
     dispatch.hand_on(&woken, gone);
     assert_eq!((woken.0.get(), dispatch.idle.contains(other)), (1, false));
 }
+
+#[test]
+fn a_worker_of_another_shard_has_no_lane_of_its_own() {
+    let machine = Machine::from_grid("1x2x2x1").unwrap();
+    let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
+    let affinity = Affinity { scope: Scope::System, strict: false };
+    let pool = dispatch.pool_with(Attributes::new(affinity), None).unwrap();
+    let cpu = |number| CpuId::new(number).unwrap();
+    for (number, issuer) in [(1, 0), (2, 1), (3, 0), (4, 1)] {
+        let item = lone(Tag::new(number, 0), || ());
+        assert!(dispatch.put(&Woken::default(), cpu(issuer), pool, item).is_ok());
+    }
+    let take = |number| {
+        let taken = dispatch.take(&Woken::default(), cpu(number), Idle::Any, &Shares::NONE);
+        let Ok(Taken { batch, reach: Reach::Home, .. }) = taken else { panic!("it is of its pod") };
+        batch.into_iter().map(|item| item.tag().workqueue()).collect::<Vec<_>>()
+    };
+    assert_eq!(take(1), [2], "its own");
+    // CPU 3 has the place in its own shard that CPU 1 has in this one.
+    assert_eq!(take(3), [1], "of the lane that was not served for longest");
+}
