@@ -46,6 +46,7 @@ mod alarm;
 mod books;
 mod clock;
 mod cpu_bits;
+mod cpu_shares;
 mod dispatch;
 mod extensions;
 mod flush;

@@ -9,6 +9,7 @@ use homing_sched::{Idle, Reach};
 
 use crate::books::CpuBooks;
 use crate::clock::now_ns;
+use crate::cpu_shares::CpuShares;
 use crate::sleeper::Sleeper;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -32,6 +33,7 @@ pub(crate) struct Slot {
     /// Since when the owner has run its batch, or has been called. An estimate, as above.
     busy_since_ns: AtomicU64,
     pub(crate) books: CpuBooks,
+    pub(crate) shares: CpuShares,
 }
 
 const PARKED: u32 = 1;
@@ -44,6 +46,7 @@ impl Slot {
             call: AtomicU64::new(0),
             busy_since_ns: AtomicU64::new(0),
             books: CpuBooks::default(),
+            shares: CpuShares::new(),
         }
     }
 

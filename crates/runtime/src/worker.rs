@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use homing_sched::{Idle, Search, Shares};
+use homing_sched::{Idle, Nice, PoolId, Search, Shares};
 use homing_topology::CpuId;
 
 use crate::affinity::MOVED;
@@ -53,6 +53,10 @@ pub(crate) fn main(shared: &Arc<Shared>, member: &Arc<Member>, assigned: Option<
     shared.crew.leave(shared, member);
 }
 
+fn nice_of(shared: &Shared, pool: PoolId) -> Nice {
+    shared.dispatch.pools.attributes(pool).nice
+}
+
 struct Worker<'a> {
     shared: &'a Arc<Shared>,
     me: &'a Arc<Member>,
@@ -60,6 +64,8 @@ struct Worker<'a> {
     /// Counts batches.
     turn: u64,
     shares: Shares,
+    /// Its number among those that came to work for the CPU.
+    comer: u32,
     idle: Idle,
     /// When its last sleep ended.
     slept_ns: u64,
@@ -73,9 +79,11 @@ impl<'a> Worker<'a> {
     fn new(shared: &'a Arc<Shared>, me: &'a Arc<Member>, cpu: CpuId) -> Self {
         let now_ns = now_ns();
         let books = BooksCache { known: Vec::new() };
-        let (idle, search) = (shared.dispatch.slot(cpu).called(now_ns), Search::UNKNOWN);
-        let (turn, shares, slept_ns) = (0, Shares::NONE, now_ns);
-        Self { shared, me, cpu, turn, shares, idle, slept_ns, now_ns, search, books }
+        let slot = shared.dispatch.slot(cpu);
+        let (shares, comer) = slot.shares.come(now_ns, |pool| nice_of(shared, pool));
+        let (idle, search) = (slot.called(now_ns), Search::UNKNOWN);
+        let (turn, slept_ns) = (0, now_ns);
+        Self { shared, me, cpu, turn, shares, comer, idle, slept_ns, now_ns, search, books }
     }
 
     /// Works until the slot is lost or given up.
@@ -177,6 +185,7 @@ impl<'a> Worker<'a> {
         let slot = self.shared.dispatch.slot(self.cpu);
         slot.begin(began_ns);
         slot.books.begins();
+        slot.shares.begins(queue.pool, began_ns);
         self.me.running_since_ns.store(began_ns, Ordering::Relaxed);
         let (mut items, mut of_lap, mut cpu_ns) = (0, 0, 0);
         let mut next = Some(first);
@@ -254,10 +263,15 @@ impl<'a> Worker<'a> {
         self.now_ns = laps.ns;
         let elapsed_ns = self.now_ns.saturating_sub(began_ns);
         home.complete(elapsed_ns, items);
-        let nice = self.shared.dispatch.pools.attributes(queue.pool).nice;
-        self.shares.ran(queue.pool, nice, elapsed_ns);
         if is_ours {
-            slot.books.ran(reach, items, elapsed_ns.saturating_sub(laps.away_ns), cpu_ns);
+            let busy_ns = elapsed_ns.saturating_sub(laps.away_ns);
+            if slot.shares.last_comer() != self.comer {
+                // Others have worked for the CPU while an item had lent it.
+                (self.shares, self.comer) = (slot.shares.read(), slot.shares.last_comer());
+            }
+            self.shares.ran(queue.pool, nice_of(self.shared, queue.pool), busy_ns);
+            slot.shares.note(&self.shares, queue.pool);
+            slot.books.ran(reach, items, busy_ns, cpu_ns);
         } else {
             slot.books.ran_elsewhere(reach, items, cpu_ns);
         }

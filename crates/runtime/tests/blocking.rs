@@ -9,7 +9,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{CpuId, CpuSet, JoinHandle, Runtime, ShutdownError, blocking};
+use homing_runtime::{
+    CpuId, CpuSet, JoinHandle, Nice, Runtime, Scope, ShutdownError, Workqueue, blocking,
+};
 use homing_topology::Machine;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -346,6 +348,79 @@ fn threads(prefix: &str) -> usize {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
     names.filter(|name| name.starts_with(prefix)).count()
+}
+
+/// Each time an item blocks, another thread goes on for its CPU.
+#[test]
+fn items_that_block_do_not_starve_those_of_other_workqueues() {
+    let runtime = Runtime::builder().cpus(one_cpu()).build().unwrap();
+    let crowd = runtime.workqueue("crowd").build().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    fn again(crowd: Workqueue, stop: Arc<AtomicBool>) {
+        crowd.clone().execute(move || {
+            // Undeclared: the monitor has to notice each of them.
+            thread::sleep(Duration::from_millis(20));
+            if !stop.load(Ordering::Relaxed) {
+                again(crowd, stop);
+            }
+        });
+    }
+    // In time, each of them has a thread. Until then, these are more than can be noticed.
+    (0..1_000).for_each(|_| again(crowd.clone(), Arc::clone(&stop)));
+    thread::sleep(Duration::from_millis(100));
+    let kind = runtime.workqueue("kind").nice(Nice::HIGHPRI).build().unwrap();
+    let began = Instant::now();
+    let item = kind.queue(move || began.elapsed());
+    while !item.is_finished() && began.elapsed() < Duration::from_secs(20) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    stop.store(true, Ordering::Relaxed);
+    // Some milliseconds; before, it did not begin while the crowd went on.
+    let waited = item.join().unwrap();
+    assert!(waited < Duration::from_secs(10), "{waited:?}");
+    runtime.shutdown_now();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn who_comes_back_to_a_cpu_that_others_have_goes_where_nobody_is() {
+    let runtime = Runtime::new().unwrap();
+    let cpus: Vec<CpuId> = runtime.cpus().iter().collect();
+    if cpus.len() < 2 {
+        return println!("skipped: there is one CPU");
+    }
+    let may_use = || rustix::thread::sched_getaffinity(None).unwrap().count();
+    let spin_until = |is_over: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !is_over() && began.elapsed() < LONG {
+            std::hint::spin_loop();
+        }
+    };
+    let (over, taken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (is_taken, other_is_over) = (Arc::clone(&taken), Arc::clone(&over));
+    let events = runtime.events();
+    let comes_back = events.queue_on(cpus[0], move || {
+        let pinned = may_use();
+        // Its CPU is another item's before it comes back.
+        blocking(|| spin_until(&|| is_taken.load(Ordering::Relaxed)));
+        spin_until(&|| may_use() > 1);
+        over.store(true, Ordering::Relaxed);
+        (pinned, may_use())
+    });
+    thread::sleep(Duration::from_millis(5));
+    let stays = runtime.workqueue("stays").affinity_scope(Scope::Cpu).affinity_strict(true);
+    let stays = stays.build().unwrap();
+    let other = stays.queue_on(cpus[0], move || {
+        taken.store(true, Ordering::Relaxed);
+        spin_until(&|| other_is_over.load(Ordering::Relaxed));
+    });
+    let (before, after) = comes_back.unwrap().join().unwrap();
+    other.unwrap().join().unwrap();
+    assert_eq!(before, 1);
+    assert!(after > 1, "it shares its CPU for as long as it runs");
+    for _ in 0..100 {
+        assert_eq!(runtime.queue(may_use).join().unwrap(), 1, "and is pinned again");
+    }
 }
 
 #[cfg(target_os = "linux")]

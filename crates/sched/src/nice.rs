@@ -97,6 +97,30 @@ impl Shares {
     /// Nobody has had anything: for callers that only ask whether there is work.
     pub const NONE: Self = Self { had_ns: Vec::new(), floor_ns: 0 };
 
+    /// What the pools have had, by their numbers, and where the others begin: as another worker of
+    /// the same CPU left it.
+    ///
+    /// ```
+    /// use homing_sched::{Nice, PoolId, Shares};
+    ///
+    /// let mut shares = Shares::default();
+    /// shares.ran(PoolId(1), Nice::NORMAL, 10_000);
+    /// shares.ran(PoolId(1), Nice::NORMAL, 10_000);
+    /// let again = Shares::new([0, 20_000], shares.floor_ns());
+    /// assert_eq!([0, 1].map(|pool| again.had_ns(PoolId(pool))), [10_000, 20_000]);
+    /// ```
+    pub fn new(had_ns: impl IntoIterator<Item = u64>, floor_ns: u64) -> Self {
+        let mut had_ns: Vec<u64> = had_ns.into_iter().collect();
+        let used = had_ns.iter().rposition(|had_ns| *had_ns > 0).map_or(0, |last| last + 1);
+        had_ns.truncate(used);
+        Self { had_ns, floor_ns }
+    }
+
+    /// What a pool counts as having had that begins now.
+    pub fn floor_ns(&self) -> u64 {
+        self.floor_ns
+    }
+
     /// What a pool has had, or would count as having had if it began now.
     pub fn had_ns(&self, pool: PoolId) -> u64 {
         self.had_ns.get(usize::from(pool.0)).map_or(0, |had| *had).max(self.floor_ns)

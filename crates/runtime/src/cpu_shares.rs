@@ -1,0 +1,92 @@
+//! How much of a CPU each pool has had, kept at the CPU: the threads that work for it change, above
+//! all if items block, and each goes on from where the last one was.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use homing_sched::{Nice, PoolId, Shares};
+
+/// Written by the thread that works for the CPU. A thread that has just lost it may write a last
+/// time: an estimate then is a little older.
+#[derive(Debug)]
+pub(crate) struct CpuShares {
+    /// By pool.
+    had_ns: Box<[AtomicU64]>,
+    floor_ns: AtomicU64,
+    /// How many threads have come to work for the CPU.
+    comers: AtomicU32,
+    /// The pool of the batch under way, from 1, and when it began.
+    pool: AtomicU32,
+    began_ns: AtomicU64,
+}
+
+impl CpuShares {
+    pub(crate) fn new() -> Self {
+        Self {
+            had_ns: (0..=u8::MAX).map(|_| AtomicU64::new(0)).collect(),
+            floor_ns: AtomicU64::new(0),
+            comers: AtomicU32::new(0),
+            pool: AtomicU32::new(0),
+            began_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// The number of the thread that came last.
+    pub(crate) fn last_comer(&self) -> u32 {
+        self.comers.load(Ordering::Relaxed)
+    }
+
+    /// What the pools have had.
+    pub(crate) fn read(&self) -> Shares {
+        let had_ns = self.had_ns.iter().map(|had_ns| had_ns.load(Ordering::Relaxed));
+        Shares::new(had_ns, self.floor_ns.load(Ordering::Relaxed))
+    }
+
+    /// A thread comes to work for the CPU. If a batch has lost it, its pool has had the CPU until
+    /// now: otherwise a pool whose items block would seem to have had nothing, each time.
+    pub(crate) fn come(&self, now_ns: u64, nice: impl FnOnce(PoolId) -> Nice) -> (Shares, u32) {
+        let comer = self.comers.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut shares = self.read();
+        if let Some(pool) = self.pool.load(Ordering::Relaxed).checked_sub(1) {
+            let pool = PoolId(pool as u8);
+            let since_ns = now_ns.saturating_sub(self.began_ns.load(Ordering::Relaxed));
+            shares.ran(pool, nice(pool), since_ns);
+            self.note(&shares, pool);
+        }
+        (shares, comer)
+    }
+
+    /// A batch begins.
+    pub(crate) fn begins(&self, pool: PoolId, now_ns: u64) {
+        self.began_ns.store(now_ns, Ordering::Relaxed);
+        self.pool.store(u32::from(pool.0) + 1, Ordering::Relaxed);
+    }
+
+    /// A batch of the pool is over, and counted in `shares`.
+    pub(crate) fn note(&self, shares: &Shares, pool: PoolId) {
+        self.had_ns[usize::from(pool.0)].store(shares.had_ns(pool), Ordering::Relaxed);
+        self.floor_ns.store(shares.floor_ns(), Ordering::Relaxed);
+        self.pool.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_goes_on_and_counts_what_lost_the_cpu() {
+        let (plain, other) = (PoolId(0), PoolId(9));
+        let of_cpu = CpuShares::new();
+        let (mut shares, first) = of_cpu.come(1_000, |_| Nice::NORMAL);
+        of_cpu.begins(plain, 1_000);
+        shares.ran(plain, Nice::NORMAL, 500);
+        of_cpu.note(&shares, plain);
+        of_cpu.begins(other, 2_000);
+        // It blocks.
+        let (shares, second) = of_cpu.come(9_000, |_| Nice::NORMAL);
+        assert_eq!((second, of_cpu.last_comer()), (first + 1, second));
+        assert_eq!((shares.had_ns(plain), shares.had_ns(other)), (500, 7_000));
+        let (again, _) = of_cpu.come(20_000, |_| Nice::NORMAL);
+        assert_eq!(again.had_ns(other), 7_000, "it counts once");
+    }
+}
