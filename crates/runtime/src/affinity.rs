@@ -63,12 +63,25 @@ fn set_mask(mask: &Mask) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, mask)?)
 }
 
+#[cfg(all(target_os = "linux", not(shuttle)))]
+fn mask_of(cpus: &CpuSet) -> Mask {
+    let mut mask = Mask::new();
+    cpus.iter().for_each(|cpu| mask.set(cpu.index()));
+    mask
+}
+
 /// Lets the calling thread run on these CPUs only.
 #[cfg(all(target_os = "linux", not(shuttle)))]
 pub(crate) fn pin_to(cpus: &CpuSet) -> io::Result<()> {
-    let mut mask = Mask::new();
-    cpus.iter().for_each(|cpu| mask.set(cpu.index()));
-    set_mask(&mask)
+    set_mask(&mask_of(cpus))
+}
+
+/// Lets the thread that the kernel knows as `tid` run on these CPUs only.
+#[cfg(all(target_os = "linux", not(shuttle)))]
+pub(crate) fn pin_other_to(tid: u32, cpus: &CpuSet) -> io::Result<()> {
+    let tid = tid.try_into().ok().and_then(rustix::thread::Pid::from_raw);
+    let tid = tid.ok_or(io::ErrorKind::NotFound)?;
+    Ok(rustix::thread::sched_setaffinity(Some(tid), &mask_of(cpus))?)
 }
 
 #[cfg(not(all(target_os = "linux", not(shuttle))))]
@@ -91,6 +104,11 @@ fn set_mask((): &Mask) -> io::Result<()> {
 
 #[cfg(not(all(target_os = "linux", not(shuttle))))]
 pub(crate) fn pin_to(_: &CpuSet) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(not(all(target_os = "linux", not(shuttle))))]
+pub(crate) fn pin_other_to(_tid: u32, _: &CpuSet) -> io::Result<()> {
     Ok(())
 }
 

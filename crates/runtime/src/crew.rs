@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use homing_sched::{Facts, Idle};
@@ -39,6 +39,8 @@ pub(crate) struct Member {
     /// yet; 0: none.
     pub(crate) unsettled: AtomicU32,
     pub(crate) away: Away,
+    /// Whether it has lent its CPU, and most likely sleeps.
+    pub(crate) lends: AtomicBool,
     /// The kernel's number for the thread; 0 if there is none.
     pub(crate) kernel_tid: AtomicU32,
     /// The number of the CPU that the thread was last pinned to, or a constant of
@@ -376,6 +378,7 @@ impl Member {
             item: AtomicUsize::new(0),
             unsettled: AtomicU32::new(0),
             away: Away::default(),
+            lends: AtomicBool::new(false),
             kernel_tid: AtomicU32::new(0),
             pinned_to: AtomicU32::new(NOWHERE),
             asked: Asked::default(),

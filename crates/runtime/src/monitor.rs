@@ -13,8 +13,8 @@ use homing_sched::{
 };
 use homing_topology::{Allowed, CpuId, CpuSet};
 
-use crate::affinity::{LET_GO, MOVED, Mask, NOWHERE, may_leave, read_mask};
-use crate::clock::now_ns;
+use crate::affinity::{LET_GO, MOVED, Mask, NOWHERE, may_leave, pin_other_to, read_mask};
+use crate::clock::{now_ns, thread_cpu_ns};
 use crate::crew::Member;
 use crate::item::{drop_quietly, quietly};
 use crate::local;
@@ -24,10 +24,17 @@ use crate::slot::ThreadId;
 use crate::stall::Stalls;
 use crate::state::{Chosen, WorkqueueState};
 use crate::sync::lock;
-use crate::usage::Usage;
+use crate::usage::{Since, Usage, cpu_clock_ns};
 
 /// Between two looks while items run for long.
 const INTERVAL_NS: u64 = 1_000_000;
+
+/// Looks are so far apart that they take at most one in this many parts of a CPU. That matters only
+/// with hundreds of threads whose items run for long, or dozens for which there is no CPU.
+const LOOKS_SHARE: u64 = 8;
+
+/// A thread that has run for more than this part of the time since the last look is not blocked.
+const RUNS_SHARE: u64 = 4;
 
 /// Between two looks while only short items run. A blocked item goes unnoticed for at most this and
 /// [`BLOCKED_NS`] together.
@@ -54,6 +61,7 @@ pub(crate) fn main(shared: &Arc<Shared>) {
     let mut monitor = Monitor {
         shared,
         seen: HashMap::new(),
+        strays: HashMap::new(),
         interval_ns: INTERVAL_NS,
         mask_read_ns: now_ns(),
         quota_read_ns: now_ns(),
@@ -86,6 +94,8 @@ pub(crate) fn main(shared: &Arc<Shared>) {
 struct Monitor<'a> {
     shared: &'a Arc<Shared>,
     seen: HashMap<ThreadId, Seen>,
+    /// When threads that have lost their CPU were looked at last, and their CPU time by then.
+    strays: HashMap<ThreadId, (u64, u64)>,
     interval_ns: u64,
     mask_read_ns: u64,
     quota_read_ns: u64,
@@ -106,8 +116,11 @@ struct Monitor<'a> {
 #[derive(Clone, Copy)]
 struct Seen {
     running_since_ns: u64,
-    at_ns: u64,
-    usage: Usage,
+    /// At the last look, the time, and the CPU time of its thread by then.
+    looked_ns: u64,
+    on_cpu_ns: u64,
+    /// What else was read, and when, unless the thread has run since.
+    usage: Option<(u64, Usage)>,
     /// When it was first seen, and the CPU time of its thread by then.
     first_ns: u64,
     first_on_cpu_ns: u64,
@@ -131,6 +144,7 @@ impl Monitor<'_> {
     /// Looks at everything, and sets the time of the next look.
     fn look(&mut self, now_ns: u64) {
         let shared = self.shared;
+        let began_cpu_ns = thread_cpu_ns();
         shared.crew.create_missing(shared);
         self.ask_for_help(now_ns);
         shared.dispatch.forget_occupied();
@@ -174,7 +188,9 @@ impl Monitor<'_> {
         }
         self.interval_ns =
             if closely { INTERVAL_NS } else { (self.interval_ns * 2).min(INTERVAL_MAX_NS) };
-        next_look.set(now_ns.saturating_add(self.interval_ns));
+        let took_ns = thread_cpu_ns().saturating_sub(began_cpu_ns);
+        let interval_ns = self.interval_ns.max(took_ns.saturating_mul(LOOKS_SHARE));
+        next_look.set(now_ns.saturating_add(interval_ns));
     }
 
     /// Ends flushes whose items have ended in batches that are not over yet.
@@ -202,6 +218,7 @@ impl Monitor<'_> {
             .filter_map(|(cpu, slot)| slot.working_owner().map(|owner| (owner, cpu)));
         let owners: HashMap<ThreadId, CpuId> = owners.collect();
         let mut long = false;
+        let strays = std::mem::take(&mut self.strays);
         for member in shared.crew.members() {
             let since_ns = member.running_since_ns.load(Ordering::Relaxed);
             if since_ns == 0 || now_ns.saturating_sub(since_ns) < LONG_NS {
@@ -214,6 +231,7 @@ impl Monitor<'_> {
             shared.holding_items(|| shared.rescue(&member, cpu.copied()));
             let Some(cpu) = cpu else {
                 self.seen.remove(&member.id);
+                self.look_at_stray(&member, strays.get(&member.id).copied(), now_ns);
                 continue;
             };
             long = true;
@@ -223,25 +241,91 @@ impl Monitor<'_> {
         (!owners.is_empty(), long)
     }
 
+    /// Looks at a thread whose item runs for long and has lost its CPU: it shares that CPU with the
+    /// thread that has it now. `before` is when it was looked at last, and its CPU time by then.
+    fn look_at_stray(&mut self, member: &Member, before: Option<(u64, u64)>, now_ns: u64) {
+        if !self.shared.dispatch.is_any_idle() || member.lends.load(Ordering::Relaxed) {
+            return;
+        }
+        let clock_ns = cpu_clock_ns(member.kernel_tid.load(Ordering::Relaxed));
+        let Some(clock_ns) = clock_ns else { return };
+        self.strays.insert(member.id, (now_ns, clock_ns));
+        let ran = before.is_some_and(|(at_ns, before_ns)| {
+            clock_ns.saturating_sub(before_ns) > now_ns.saturating_sub(at_ns) / RUNS_SHARE
+        });
+        if ran {
+            self.let_go(member);
+        }
+    }
+
+    /// Lets a thread run on any CPU that its item may use. It is pinned again when it next works for
+    /// a CPU.
+    fn let_go(&self, member: &Member) {
+        let of = self.shared.workqueues.find(member.workqueue.load(Ordering::Relaxed));
+        let chosen = of.as_ref().map(|of| of.chosen());
+        let strict = chosen.as_ref().is_some_and(|chosen| chosen.attributes.affinity.strict);
+        if strict || of.is_some_and(|of| of.kinds.per_cpu) {
+            return;
+        }
+        let active = self.shared.dispatch.active();
+        let cpumask = chosen.and_then(|chosen| chosen.cpumask);
+        let cpus = cpumask.map_or(active, |mask| active.and(&mask));
+        let pinned_to = &member.pinned_to;
+        let number = pinned_to.load(Ordering::Relaxed);
+        let (order, on_failure) = (Ordering::Relaxed, Ordering::Relaxed);
+        if !self.shared.settings.pinned
+            || cpus.is_empty()
+            || [NOWHERE, MOVED, LET_GO].contains(&number)
+            || pinned_to.compare_exchange(number, LET_GO, order, on_failure).is_err()
+        {
+            return;
+        }
+        let tid = member.kernel_tid.load(Ordering::Relaxed);
+        // If it fails, the thread has ended, or stays where it is.
+        let _ = pin_other_to(tid, &cpus);
+        // It may have pinned itself again just before.
+        let again = CpuId::new(pinned_to.load(Ordering::Relaxed) as usize);
+        let _ = again.map(|cpu| pin_other_to(tid, &CpuSet::of(cpu)));
+    }
+
+    /// Looks at a thread whose item runs for long. Reading what `/proc` tells of it takes some ten
+    /// times as long as reading its CPU clock, so that is done only if the clock has stood still.
     fn look_at(&mut self, member: &Member, cpu: CpuId, running_since_ns: u64, now_ns: u64) {
         let tid = member.kernel_tid.load(Ordering::Relaxed);
-        let Some(usage) = Usage::read(tid) else { return };
         let before = self.seen.get(&member.id).copied();
         let before = before.filter(|seen| seen.running_since_ns == running_since_ns);
+        let clock_ns = cpu_clock_ns(tid);
+        let ran = before.zip(clock_ns).map(|(before, clock_ns)| {
+            let elapsed_ns = now_ns.saturating_sub(before.looked_ns);
+            (clock_ns.saturating_sub(before.on_cpu_ns), elapsed_ns)
+        });
+        let runs = ran.filter(|(ran_ns, elapsed_ns)| *ran_ns > elapsed_ns / RUNS_SHARE);
+        let usage = if runs.is_some() { None } else { Usage::read(tid) };
+        let Some(on_cpu_ns) = clock_ns.or(usage.map(|usage| usage.on_cpu_ns)) else { return };
         let mut seen = before.unwrap_or(Seen {
             running_since_ns,
-            at_ns: now_ns,
-            usage,
+            looked_ns: now_ns,
+            on_cpu_ns,
+            usage: None,
             first_ns: now_ns,
-            first_on_cpu_ns: usage.on_cpu_ns,
+            first_on_cpu_ns: on_cpu_ns,
             counted: false,
         });
-        if let Some(before) = before {
-            let elapsed_ns = now_ns.saturating_sub(before.at_ns);
-            let since = usage.since(&before.usage, elapsed_ns);
+        let since = match (runs, seen.usage.zip(usage)) {
+            (Some((ran_ns, elapsed_ns)), _) => {
+                Some((Since { on_cpu_ns: ran_ns, ready_ns: 0, asleep_now: false }, elapsed_ns))
+            }
+            (None, Some(((at_ns, before), now))) => {
+                let elapsed_ns = now_ns.saturating_sub(at_ns);
+                Some((now.since(&before, elapsed_ns), elapsed_ns))
+            }
+            _ => None,
+        };
+        (seen.looked_ns, seen.on_cpu_ns) = (now_ns, on_cpu_ns);
+        if let Some((since, elapsed_ns)) = since {
             let running = Running {
                 running_for_ns: now_ns.saturating_sub(running_since_ns),
-                used_ns: seen.used_ns(usage.on_cpu_ns, now_ns),
+                used_ns: seen.used_ns(on_cpu_ns, now_ns),
                 elapsed_ns,
                 on_cpu_ns: since.on_cpu_ns,
                 ready_ns: since.ready_ns,
@@ -267,8 +351,9 @@ impl Monitor<'_> {
                 Verdict::Fine => {}
             }
         }
-        if usage.tells_more(&seen.usage) {
-            (seen.at_ns, seen.usage) = (now_ns, usage);
+        match (usage, &seen.usage) {
+            (Some(usage), Some((_, before))) if !usage.tells_more(before) => {}
+            _ => seen.usage = usage.map(|usage| (now_ns, usage)),
         }
         self.seen.insert(member.id, seen);
     }
@@ -487,12 +572,12 @@ mod tests {
     fn what_an_item_used_before_it_was_seen_is_taken_to_be_like_what_it_used_since() {
         const MS: u64 = 1_000_000;
         let seen = |first_ns| {
-            let usage = Usage::default();
             let running_since_ns = 100 * MS;
             Seen {
                 running_since_ns,
-                at_ns: first_ns,
-                usage,
+                looked_ns: first_ns,
+                on_cpu_ns: 0,
+                usage: None,
                 first_ns,
                 first_on_cpu_ns: 0,
                 counted: false,

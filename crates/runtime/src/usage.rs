@@ -80,7 +80,7 @@ impl Usage {
 
 /// The CPU time of a thread of this process, by the thread's number.
 #[cfg(target_os = "linux")]
-fn cpu_clock_ns(tid: u32) -> Option<u64> {
+pub(crate) fn cpu_clock_ns(tid: u32) -> Option<u64> {
     // As of `pthread_getcpuclockid`: the scheduler's clock (2) of a thread (4).
     let clock = (!i32::try_from(tid).ok()?) << 3 | 2 | 4;
     let time = nix::time::clock_gettime(nix::time::ClockId::from_raw(clock)).ok()?;
@@ -88,7 +88,7 @@ fn cpu_clock_ns(tid: u32) -> Option<u64> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn cpu_clock_ns(_tid: u32) -> Option<u64> {
+pub(crate) fn cpu_clock_ns(_tid: u32) -> Option<u64> {
     None
 }
 

@@ -520,6 +520,7 @@ impl Lent {
         if !dispatch.slot(cpu).vacate(me.id) {
             return None;
         }
+        me.lends.store(true, Ordering::Relaxed);
         dispatch.offer(&**shared, cpu);
         Some(Self { local, cpu, since })
     }
@@ -529,6 +530,7 @@ impl Drop for Lent {
     fn drop(&mut self) {
         let dispatch = &self.local.shared.dispatch;
         let me = &self.local.member;
+        me.lends.store(false, Ordering::Relaxed);
         me.away.slept_since(self.since);
         me.running_since_ns.store(now_ns(), Ordering::Relaxed);
         // Fails if another thread has the slot already: then that thread keeps it.

@@ -77,6 +77,10 @@ impl Dispatch {
         self.pools.queues().any(|queue| queue.waiting() > 0)
     }
 
+    pub(crate) fn is_any_idle(&self) -> bool {
+        !self.idle.is_empty()
+    }
+
     /// Whether each CPU has been announced idle and has not been woken since.
     pub(crate) fn all_idle(&self) -> bool {
         self.idle.contains_all(&self.active)
