@@ -453,7 +453,8 @@ impl BooksCache {
 ///
 /// On a thread that is not a worker, it only runs `work`. Items that this worker had taken go back
 /// to their queue. `work` may take any time. If another thread was needed and got the CPU, what the
-/// item does after `work` competes with that thread.
+/// item does after `work` competes with that thread, until it has run for some milliseconds and
+/// another CPU is idle: then the kernel may move it there.
 ///
 /// The number of threads has no bound: 3,000 items that block at the same time take 3,000 threads.
 /// Bound it by [`WorkqueueBuilder::max_active`](crate::WorkqueueBuilder::max_active).
