@@ -350,21 +350,23 @@ fn threads(prefix: &str) -> usize {
     names.filter(|name| name.starts_with(prefix)).count()
 }
 
+/// Queues an item that blocks and is queued again, until `stop`.
+fn again(crowd: Workqueue, stop: Arc<AtomicBool>) {
+    crowd.clone().execute(move || {
+        // Undeclared: the monitor has to notice each of them.
+        thread::sleep(Duration::from_millis(20));
+        if !stop.load(Ordering::Relaxed) {
+            again(crowd, stop);
+        }
+    });
+}
+
 /// Each time an item blocks, another thread goes on for its CPU.
 #[test]
 fn items_that_block_do_not_starve_those_of_other_workqueues() {
     let runtime = Runtime::builder().cpus(one_cpu()).build().unwrap();
     let crowd = runtime.workqueue("crowd").build().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
-    fn again(crowd: Workqueue, stop: Arc<AtomicBool>) {
-        crowd.clone().execute(move || {
-            // Undeclared: the monitor has to notice each of them.
-            thread::sleep(Duration::from_millis(20));
-            if !stop.load(Ordering::Relaxed) {
-                again(crowd, stop);
-            }
-        });
-    }
     // In time, each of them has a thread. Until then, these are more than can be noticed.
     (0..1_000).for_each(|_| again(crowd.clone(), Arc::clone(&stop)));
     thread::sleep(Duration::from_millis(100));

@@ -85,8 +85,8 @@ pub(crate) struct ModelArgs {
         value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
     stale_ns: u64,
 
-    /// What something costs, in place of the usual: wake_ns=5000. homing lab list --costs shows all
-    /// of them. May be given several times (wq, wq-latency, udp-rr, compile, compare)
+    /// What something costs, in place of the usual; homing lab list --costs shows the names and the
+    /// usual values. May be given several times (wq, wq-latency, udp-rr, compile, compare)
     #[arg(long = "cost", value_name = "NAME=VALUE")]
     costs: Vec<GivenCost>,
 }

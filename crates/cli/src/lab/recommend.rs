@@ -25,7 +25,8 @@ The advice comes from a model: try the best two or three settings on the machine
 
 Examples:
   homing lab recommend                  this machine, the load of homing serve
-  homing lab recommend --machine epyc-9654-2s --workload load.json"
+  homing lab recommend --machine epyc-9654-2s --workload load.json
+  homing lab recommend --cost cold_node_ns=5000 --cost cold_remote_ns=12000"
 )]
 pub(crate) struct RecommendArgs {
     /// The machine, as for homing lab run
@@ -41,8 +42,8 @@ pub(crate) struct RecommendArgs {
         value_parser = PossibleValuesParser::new(HOSTS.map(HostModel::name)))]
     host: String,
 
-    /// What something costs, in place of the usual: cold_node_ns=5000. homing lab list --costs shows
-    /// all of them. May be given several times
+    /// What something costs, in place of the usual; homing lab list --costs shows the names and the
+    /// usual values. May be given several times
     #[arg(long = "cost", value_name = "NAME=VALUE")]
     costs: Vec<GivenCost>,
 

@@ -461,7 +461,7 @@ mod tests {
             measured_ns: 1,
             features: Vec::new(),
             stale_ns: 0,
-            costs: GivenCosts::default(),
+            costs: super::super::GivenCosts::default(),
         };
         let sweep = Sweep::new(&["wq".to_owned()], &plan);
         let part = Part::open(folder.path(), "1/1".parse().unwrap(), sweep).unwrap();
