@@ -74,7 +74,8 @@ pub enum Verdict {
 /// assert_eq!(tick(&Running { used_ns: 10_000_000, ..busy }), Verdict::CpuIntensive);
 /// ```
 pub fn tick(running: &Running) -> Verdict {
-    let asleep_ns = running.elapsed_ns.saturating_sub(running.on_cpu_ns + running.ready_ns);
+    let awake_ns = running.on_cpu_ns.saturating_add(running.ready_ns);
+    let asleep_ns = running.elapsed_ns.saturating_sub(awake_ns);
     // Nine tenths of an interval: the clocks are not read at one instant.
     let still = running.asleep_now && asleep_ns >= running.elapsed_ns / 10 * 9;
     if still && running.running_for_ns >= BLOCKED_NS {
