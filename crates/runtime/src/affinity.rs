@@ -15,6 +15,8 @@ pub(crate) const NOWHERE: u32 = u32::MAX;
 pub(crate) const MOVED: u32 = u32::MAX - 1;
 /// That of a thread that is [`unpinned`] for a while.
 pub(crate) const LET_GO: u32 = u32::MAX - 2;
+/// That of a thread that has lost its CPU and may use those that its item may.
+pub(crate) const STRAY: u32 = u32::MAX - 3;
 
 #[cfg(all(target_os = "linux", not(shuttle)))]
 pub(crate) type Mask = rustix::thread::CpuSet;
@@ -64,7 +66,7 @@ fn set_mask(mask: &Mask) -> io::Result<()> {
 }
 
 #[cfg(all(target_os = "linux", not(shuttle)))]
-fn mask_of(cpus: &CpuSet) -> Mask {
+pub(crate) fn mask_of(cpus: &CpuSet) -> Mask {
     let mut mask = Mask::new();
     cpus.iter().for_each(|cpu| mask.set(cpu.index()));
     mask
@@ -76,12 +78,12 @@ pub(crate) fn pin_to(cpus: &CpuSet) -> io::Result<()> {
     set_mask(&mask_of(cpus))
 }
 
-/// Lets the thread that the kernel knows as `tid` run on these CPUs only.
+/// Sets the affinity mask of the thread that the kernel knows as `tid`.
 #[cfg(all(target_os = "linux", not(shuttle)))]
-pub(crate) fn pin_other_to(tid: u32, cpus: &CpuSet) -> io::Result<()> {
+pub(crate) fn set_mask_of(tid: u32, mask: &Mask) -> io::Result<()> {
     let tid = tid.try_into().ok().and_then(rustix::thread::Pid::from_raw);
     let tid = tid.ok_or(io::ErrorKind::NotFound)?;
-    Ok(rustix::thread::sched_setaffinity(Some(tid), &mask_of(cpus))?)
+    Ok(rustix::thread::sched_setaffinity(Some(tid), mask)?)
 }
 
 #[cfg(not(all(target_os = "linux", not(shuttle))))]
@@ -108,7 +110,10 @@ pub(crate) fn pin_to(_: &CpuSet) -> io::Result<()> {
 }
 
 #[cfg(not(all(target_os = "linux", not(shuttle))))]
-pub(crate) fn pin_other_to(_tid: u32, _: &CpuSet) -> io::Result<()> {
+pub(crate) fn mask_of(_: &CpuSet) -> Mask {}
+
+#[cfg(not(all(target_os = "linux", not(shuttle))))]
+pub(crate) fn set_mask_of(_tid: u32, (): &Mask) -> io::Result<()> {
     Ok(())
 }
 

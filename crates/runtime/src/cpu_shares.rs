@@ -17,6 +17,15 @@ pub(crate) struct CpuShares {
     /// The pool of the batch under way, from 1, and when it began.
     pool: AtomicU32,
     began_ns: AtomicU64,
+    /// When a batch last lost the CPU. Nobody may come for long after that.
+    lost_ns: AtomicU64,
+}
+
+/// The batch under way, as it was when its thread lent the CPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnderWay {
+    pool: u32,
+    comer: u32,
 }
 
 impl CpuShares {
@@ -27,6 +36,7 @@ impl CpuShares {
             comers: AtomicU32::new(0),
             pool: AtomicU32::new(0),
             began_ns: AtomicU64::new(0),
+            lost_ns: AtomicU64::new(0),
         }
     }
 
@@ -42,17 +52,42 @@ impl CpuShares {
     }
 
     /// A thread comes to work for the CPU. If a batch has lost it, its pool has had the CPU until
-    /// now: otherwise a pool whose items block would seem to have had nothing, each time.
-    pub(crate) fn come(&self, now_ns: u64, nice: impl FnOnce(PoolId) -> Nice) -> (Shares, u32) {
+    /// then: otherwise a pool whose items block would seem to have had nothing, each time.
+    pub(crate) fn come(&self, nice: impl FnOnce(PoolId) -> Nice) -> (Shares, u32) {
         let comer = self.comers.fetch_add(1, Ordering::Relaxed) + 1;
         let mut shares = self.read();
         if let Some(pool) = self.pool.load(Ordering::Relaxed).checked_sub(1) {
             let pool = PoolId(pool as u8);
-            let since_ns = now_ns.saturating_sub(self.began_ns.load(Ordering::Relaxed));
-            shares.ran(pool, nice(pool), since_ns);
+            let lost_ns = self.lost_ns.load(Ordering::Relaxed);
+            shares.ran(
+                pool,
+                nice(pool),
+                lost_ns.saturating_sub(self.began_ns.load(Ordering::Relaxed)),
+            );
             self.note(&shares, pool);
         }
         (shares, comer)
+    }
+
+    /// The batch under way is about to lose the CPU.
+    pub(crate) fn loses(&self, now_ns: u64) -> UnderWay {
+        self.lost_ns.store(now_ns, Ordering::Relaxed);
+        UnderWay { pool: self.pool.load(Ordering::Relaxed), comer: self.last_comer() }
+    }
+
+    /// The batch has the CPU again. What it had before counts twice if others came meanwhile: then
+    /// also with its whole time, in the end.
+    pub(crate) fn comes_back(
+        &self,
+        under_way: UnderWay,
+        now_ns: u64,
+        nice: impl FnOnce(PoolId) -> Nice,
+    ) {
+        if self.last_comer() != under_way.comer {
+            let _ = self.come(nice);
+            self.began_ns.store(now_ns, Ordering::Relaxed);
+            self.pool.store(under_way.pool, Ordering::Relaxed);
+        }
     }
 
     /// A batch begins.
@@ -77,16 +112,26 @@ mod tests {
     fn who_comes_goes_on_and_counts_what_lost_the_cpu() {
         let (plain, other) = (PoolId(0), PoolId(9));
         let of_cpu = CpuShares::new();
-        let (mut shares, first) = of_cpu.come(1_000, |_| Nice::NORMAL);
+        let normal = |_| Nice::NORMAL;
+        let (mut shares, first) = of_cpu.come(normal);
         of_cpu.begins(plain, 1_000);
         shares.ran(plain, Nice::NORMAL, 500);
         of_cpu.note(&shares, plain);
         of_cpu.begins(other, 2_000);
-        // It blocks.
-        let (shares, second) = of_cpu.come(9_000, |_| Nice::NORMAL);
+        // It blocks. However long nobody comes, it has had no more.
+        let lent = of_cpu.loses(9_000);
+        let (shares, second) = of_cpu.come(normal);
         assert_eq!((second, of_cpu.last_comer()), (first + 1, second));
         assert_eq!((shares.had_ns(plain), shares.had_ns(other)), (500, 7_000));
-        let (again, _) = of_cpu.come(20_000, |_| Nice::NORMAL);
-        assert_eq!(again.had_ns(other), 7_000, "it counts once");
+        of_cpu.begins(plain, 20_000);
+        of_cpu.loses(21_000);
+        // It is back before that one, and blocks once more.
+        of_cpu.comes_back(lent, 30_000, normal);
+        assert_eq!(of_cpu.read().had_ns(plain), 1_500);
+        of_cpu.loses(34_000);
+        let (shares, _) = of_cpu.come(normal);
+        assert_eq!(shares.had_ns(other), 11_000);
+        let (again, _) = of_cpu.come(normal);
+        assert_eq!(again.had_ns(other), 11_000, "it counts once");
     }
 }

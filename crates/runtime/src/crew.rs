@@ -310,6 +310,14 @@ impl Crew {
         roll.members.values_mut().filter_map(|(_, handle)| handle.take()).collect()
     }
 
+    /// Does `work` if the thread has not left, which it does not do meanwhile.
+    pub(crate) fn while_member(&self, member: &Member, work: impl FnOnce()) {
+        let roll = lock(&self.roll);
+        if !roll.closed && roll.members.contains_key(&member.id.0) {
+            work();
+        }
+    }
+
     pub(crate) fn members(&self) -> Vec<Arc<Member>> {
         lock(&self.roll).members.values().map(|(member, _)| Arc::clone(member)).collect()
     }

@@ -113,6 +113,8 @@ mod stall;
 #[cfg(not(loom))]
 mod state;
 #[cfg(not(loom))]
+mod strays;
+#[cfg(not(loom))]
 mod timers;
 #[cfg(not(loom))]
 mod usage;

@@ -13,7 +13,7 @@ use homing_sched::{
 };
 use homing_topology::{Allowed, CpuId, CpuSet};
 
-use crate::affinity::{LET_GO, MOVED, Mask, NOWHERE, may_leave, pin_other_to, read_mask};
+use crate::affinity::{LET_GO, MOVED, Mask, NOWHERE, STRAY, may_leave, read_mask};
 use crate::clock::{now_ns, thread_cpu_ns};
 use crate::crew::Member;
 use crate::item::{drop_quietly, quietly};
@@ -23,6 +23,7 @@ use crate::shared::Shared;
 use crate::slot::ThreadId;
 use crate::stall::Stalls;
 use crate::state::{Chosen, WorkqueueState};
+use crate::strays::Strays;
 use crate::sync::lock;
 use crate::usage::{Since, Usage, cpu_clock_ns};
 
@@ -34,7 +35,7 @@ const INTERVAL_NS: u64 = 1_000_000;
 const LOOKS_SHARE: u64 = 8;
 
 /// A thread that has run for more than this part of the time since the last look is not blocked.
-const RUNS_SHARE: u64 = 4;
+pub(crate) const RUNS_SHARE: u64 = 4;
 
 /// Between two looks while only short items run. A blocked item goes unnoticed for at most this and
 /// [`BLOCKED_NS`] together.
@@ -61,7 +62,7 @@ pub(crate) fn main(shared: &Arc<Shared>) {
     let mut monitor = Monitor {
         shared,
         seen: HashMap::new(),
-        strays: HashMap::new(),
+        strays: Strays::default(),
         interval_ns: INTERVAL_NS,
         mask_read_ns: now_ns(),
         quota_read_ns: now_ns(),
@@ -94,8 +95,7 @@ pub(crate) fn main(shared: &Arc<Shared>) {
 struct Monitor<'a> {
     shared: &'a Arc<Shared>,
     seen: HashMap<ThreadId, Seen>,
-    /// When threads that have lost their CPU were looked at last, and their CPU time by then.
-    strays: HashMap<ThreadId, (u64, u64)>,
+    strays: Strays,
     interval_ns: u64,
     mask_read_ns: u64,
     quota_read_ns: u64,
@@ -218,7 +218,7 @@ impl Monitor<'_> {
             .filter_map(|(cpu, slot)| slot.working_owner().map(|owner| (owner, cpu)));
         let owners: HashMap<ThreadId, CpuId> = owners.collect();
         let mut long = false;
-        let strays = std::mem::take(&mut self.strays);
+        self.strays.begin_look();
         for member in shared.crew.members() {
             let since_ns = member.running_since_ns.load(Ordering::Relaxed);
             if since_ns == 0 || now_ns.saturating_sub(since_ns) < LONG_NS {
@@ -231,7 +231,7 @@ impl Monitor<'_> {
             shared.holding_items(|| shared.rescue(&member, cpu.copied()));
             let Some(cpu) = cpu else {
                 self.seen.remove(&member.id);
-                self.look_at_stray(&member, strays.get(&member.id).copied(), now_ns);
+                self.strays.look_at(shared, &member, now_ns);
                 continue;
             };
             long = true;
@@ -239,53 +239,6 @@ impl Monitor<'_> {
         }
         self.seen.retain(|member, _| owners.contains_key(member));
         (!owners.is_empty(), long)
-    }
-
-    /// Looks at a thread whose item runs for long and has lost its CPU: it shares that CPU with the
-    /// thread that has it now. `before` is when it was looked at last, and its CPU time by then.
-    fn look_at_stray(&mut self, member: &Member, before: Option<(u64, u64)>, now_ns: u64) {
-        if !self.shared.dispatch.is_any_idle() || member.lends.load(Ordering::Relaxed) {
-            return;
-        }
-        let clock_ns = cpu_clock_ns(member.kernel_tid.load(Ordering::Relaxed));
-        let Some(clock_ns) = clock_ns else { return };
-        self.strays.insert(member.id, (now_ns, clock_ns));
-        let ran = before.is_some_and(|(at_ns, before_ns)| {
-            clock_ns.saturating_sub(before_ns) > now_ns.saturating_sub(at_ns) / RUNS_SHARE
-        });
-        if ran {
-            self.let_go(member);
-        }
-    }
-
-    /// Lets a thread run on any CPU that its item may use. It is pinned again when it next works for
-    /// a CPU.
-    fn let_go(&self, member: &Member) {
-        let of = self.shared.workqueues.find(member.workqueue.load(Ordering::Relaxed));
-        let chosen = of.as_ref().map(|of| of.chosen());
-        let strict = chosen.as_ref().is_some_and(|chosen| chosen.attributes.affinity.strict);
-        if strict || of.is_some_and(|of| of.kinds.per_cpu) {
-            return;
-        }
-        let active = self.shared.dispatch.active();
-        let cpumask = chosen.and_then(|chosen| chosen.cpumask);
-        let cpus = cpumask.map_or(active, |mask| active.and(&mask));
-        let pinned_to = &member.pinned_to;
-        let number = pinned_to.load(Ordering::Relaxed);
-        let (order, on_failure) = (Ordering::Relaxed, Ordering::Relaxed);
-        if !self.shared.settings.pinned
-            || cpus.is_empty()
-            || [NOWHERE, MOVED, LET_GO].contains(&number)
-            || pinned_to.compare_exchange(number, LET_GO, order, on_failure).is_err()
-        {
-            return;
-        }
-        let tid = member.kernel_tid.load(Ordering::Relaxed);
-        // If it fails, the thread has ended, or stays where it is.
-        let _ = pin_other_to(tid, &cpus);
-        // It may have pinned itself again just before.
-        let again = CpuId::new(pinned_to.load(Ordering::Relaxed) as usize);
-        let _ = again.map(|cpu| pin_other_to(tid, &CpuSet::of(cpu)));
     }
 
     /// Looks at a thread whose item runs for long. Reading what `/proc` tells of it takes some ten
@@ -361,7 +314,9 @@ impl Monitor<'_> {
     /// Offers the CPU of a thread to others, if the thread still has it. Counts that first, so that
     /// nobody sees what the next thread has done and not this.
     fn replace(&self, member: &Member, cpu: CpuId, count: impl FnOnce()) {
-        if self.shared.dispatch.slot(cpu).vacate(member.id) {
+        let slot = self.shared.dispatch.slot(cpu);
+        slot.shares.loses(now_ns());
+        if slot.vacate(member.id) {
             count();
             self.shared.holding_items(|| self.shared.rescue(member, Some(cpu)));
             self.shared.dispatch.offer(&**self.shared, cpu);
@@ -552,7 +507,7 @@ impl Monitor<'_> {
             let tid = member.kernel_tid.load(Ordering::Relaxed);
             let is_moved = match number {
                 NOWHERE => true,
-                MOVED | LET_GO => false,
+                MOVED | LET_GO | STRAY => false,
                 _ => may_leave(tid, number),
             };
             if is_moved {

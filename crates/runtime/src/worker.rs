@@ -8,9 +8,10 @@ use std::time::Duration;
 use homing_sched::{Idle, Nice, PoolId, Search, Shares};
 use homing_topology::CpuId;
 
-use crate::affinity::MOVED;
+use crate::affinity::{MOVED, STRAY};
 use crate::books::WorkqueueBooks;
 use crate::clock::now_ns;
+use crate::cpu_shares::UnderWay;
 use crate::crew::{Member, Orders};
 use crate::dispatch::{Announced, Taken};
 use crate::item::{Books, Item, Ran};
@@ -80,7 +81,7 @@ impl<'a> Worker<'a> {
         let now_ns = now_ns();
         let books = BooksCache { known: Vec::new() };
         let slot = shared.dispatch.slot(cpu);
-        let (shares, comer) = slot.shares.come(now_ns, |pool| nice_of(shared, pool));
+        let (shares, comer) = slot.shares.come(|pool| nice_of(shared, pool));
         let (idle, search) = (slot.called(now_ns), Search::UNKNOWN);
         let (turn, slept_ns) = (0, now_ns);
         Self { shared, me, cpu, turn, shares, comer, idle, slept_ns, now_ns, search, books }
@@ -102,7 +103,7 @@ impl<'a> Worker<'a> {
                 self.give_up();
                 break;
             }
-            if self.me.pinned_to.load(Ordering::Relaxed) == MOVED {
+            if [MOVED, STRAY].contains(&self.me.pinned_to.load(Ordering::Relaxed)) {
                 shared.place(self.me, self.cpu);
             }
             self.turn = self.turn.wrapping_add(1);
@@ -499,6 +500,7 @@ struct Lent {
     local: local::Local,
     cpu: CpuId,
     since: Moment,
+    under_way: UnderWay,
 }
 
 impl Lent {
@@ -518,12 +520,13 @@ impl Lent {
             workqueue.settle(!0);
         }
         let since = Moment::now();
+        let under_way = dispatch.slot(cpu).shares.loses(now_ns());
         if !dispatch.slot(cpu).vacate(me.id) {
             return None;
         }
         me.lends.store(true, Ordering::Relaxed);
         dispatch.offer(&**shared, cpu);
-        Some(Self { local, cpu, since })
+        Some(Self { local, cpu, since, under_way })
     }
 }
 
@@ -535,8 +538,11 @@ impl Drop for Lent {
         me.away.slept_since(self.since);
         me.running_since_ns.store(now_ns(), Ordering::Relaxed);
         // Fails if another thread has the slot already: then that thread keeps it.
-        if dispatch.take_offer_back(&*self.local.shared, self.cpu, me.id) {
-            self.local.shared.somebody_works();
+        let shared = &self.local.shared;
+        if dispatch.take_offer_back(&**shared, self.cpu, me.id) {
+            let shares = &dispatch.slot(self.cpu).shares;
+            shares.comes_back(self.under_way, now_ns(), |pool| nice_of(shared, pool));
+            shared.somebody_works();
         }
     }
 }
