@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use homing_sim::{
-    Cost, Costs, CryptLoad, IssuerPlaces, KernelSettings, Machine, Policy, Rng, Source, Ssd,
+    Cost, Costs, CryptLoad, HomingSettings, IssuerPlaces, KernelSettings, Machine, Policy, Rng,
+    Source, Ssd,
 };
 
 use super::comparison::COMPARED;
@@ -38,7 +39,7 @@ impl PolicyChoice {
     /// The names that [`PolicyChoice::only`] may have.
     pub fn names(plan: &Plan) -> Vec<String> {
         let all = policies(plan).into_iter().chain(every_scope(plan).map(Policy::Homing));
-        all.map(|policy| policy.to_string()).collect()
+        all.map(|policy| name_of(&policy)).collect()
     }
 
     fn on(&self, plan: &Plan, machine: &Machine) -> Vec<Policy> {
@@ -46,7 +47,7 @@ impl PolicyChoice {
         if !self.only.is_empty() {
             all.extend(every_scope(plan).map(Policy::Homing));
             all.retain(|policy| {
-                let name = policy.to_string();
+                let name = name_of(policy);
                 name == STANDARD || self.only.contains(&name)
             });
         } else if self.scopes {
@@ -57,8 +58,17 @@ impl PolicyChoice {
 
     pub(super) fn what(&self) -> String {
         let scopes = if self.scopes { " --scopes" } else { "" };
-        let only = self.only.iter().map(|name| format!(" --policy {name:?}"));
-        format!("{COMPARED}{scopes}{}", only.collect::<String>())
+        let mut only: Vec<_> = self.only.iter().map(|name| format!(" --policy {name:?}")).collect();
+        only.sort();
+        format!("{COMPARED}{scopes}{}", only.concat())
+    }
+}
+
+/// A policy's name, without how old its views may be: that is asked for apart.
+fn name_of(policy: &Policy) -> String {
+    match policy {
+        Policy::Homing(settings) => HomingSettings { stale_ns: 0, ..settings.clone() }.to_string(),
+        Policy::Kernel(settings) => settings.to_string(),
     }
 }
 
@@ -212,6 +222,30 @@ impl Variant {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiments::{GivenCosts, HostModel};
+
+    #[test]
+    fn policies_are_chosen_by_name_in_any_order_whatever_their_views() {
+        let machine = NamedMachine::find("1x2x2x1").unwrap();
+        let plan = Plan {
+            machine: None,
+            hosts: vec![HostModel::Cfs],
+            seeds: 1,
+            measured_ns: 1,
+            features: Vec::new(),
+            stale_ns: 500,
+            costs: GivenCosts::default(),
+        };
+        let chosen = |only: [&str; 2]| {
+            assert!(only.iter().all(|name| PolicyChoice::names(&plan).iter().any(|of| of == name)));
+            PolicyChoice { scopes: false, only: only.map(str::to_owned).into() }
+        };
+        let (one, other) = (chosen(["CACHE", "homing auto"]), chosen(["homing auto", "CACHE"]));
+        let names: Vec<String> =
+            one.on(&plan, &machine.machine).iter().map(ToString::to_string).collect();
+        assert_eq!(names, [STANDARD, "CACHE", "homing auto stale 500 ns"]);
+        assert_eq!(one.what(), other.what());
+    }
 
     #[test]
     fn random_machines_are_the_same_for_the_same_seed() {
