@@ -1,7 +1,7 @@
 //! How much of a CPU each pool has had, kept at the CPU: the threads that work for it change, above
 //! all if items block, and each goes on from where the last one was.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use homing_sched::{Nice, PoolId, Shares};
 
@@ -9,8 +9,9 @@ use homing_sched::{Nice, PoolId, Shares};
 /// time: an estimate then is a little older.
 #[derive(Debug)]
 pub(crate) struct CpuShares {
-    /// By pool.
+    /// By pool: those that have had anything are among the first so many.
     had_ns: Box<[AtomicU64]>,
+    used: AtomicUsize,
     floor_ns: AtomicU64,
     /// How many threads have come to work for the CPU.
     comers: AtomicU32,
@@ -32,6 +33,7 @@ impl CpuShares {
     pub(crate) fn new() -> Self {
         Self {
             had_ns: (0..=u8::MAX).map(|_| AtomicU64::new(0)).collect(),
+            used: AtomicUsize::new(0),
             floor_ns: AtomicU64::new(0),
             comers: AtomicU32::new(0),
             pool: AtomicU32::new(0),
@@ -47,7 +49,8 @@ impl CpuShares {
 
     /// What the pools have had.
     pub(crate) fn read(&self) -> Shares {
-        let had_ns = self.had_ns.iter().map(|had_ns| had_ns.load(Ordering::Relaxed));
+        let used = &self.had_ns[..self.used.load(Ordering::Relaxed)];
+        let had_ns = used.iter().map(|had_ns| had_ns.load(Ordering::Relaxed));
         Shares::new(had_ns, self.floor_ns.load(Ordering::Relaxed))
     }
 
@@ -98,7 +101,11 @@ impl CpuShares {
 
     /// A batch of the pool is over, and counted in `shares`.
     pub(crate) fn note(&self, shares: &Shares, pool: PoolId) {
-        self.had_ns[usize::from(pool.0)].store(shares.had_ns(pool), Ordering::Relaxed);
+        let index = usize::from(pool.0);
+        self.had_ns[index].store(shares.had_ns(pool), Ordering::Relaxed);
+        if index >= self.used.load(Ordering::Relaxed) {
+            self.used.store(index + 1, Ordering::Relaxed);
+        }
         self.floor_ns.store(shares.floor_ns(), Ordering::Relaxed);
         self.pool.store(0, Ordering::Relaxed);
     }
