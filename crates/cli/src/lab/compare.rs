@@ -180,17 +180,7 @@ fn places(comparison: &Comparison) -> Vec<Value> {
 /// All that the measures of a comparison tell.
 pub(super) fn told(measures: &[Measure]) -> String {
     let mut parts = vec![standing_table(measures)];
-    let default = Comparison::of_default(measures);
-    if !default.places.is_empty() {
-        parts.push(table_of("homing against the best of the kernel's settings", &default));
-    }
-    let auto = Comparison::of_auto(measures);
-    if !auto.places.is_empty() {
-        parts.push(table_of("homing auto against the best fixed scope of homing", &auto));
-    }
-    for (name, comparison) in Comparison::of_parts(measures) {
-        parts.push(table_of(&format!("{name} against all of its policy"), &comparison));
-    }
+    parts.extend(Comparison::all(measures).iter().map(|(title, of)| table_of(title, of)));
     if measures.iter().all(|measure| measure.key.seed == 0) {
         parts.push(format!(
             "one seed tells nothing of noise: what is behind by {NOISE_PCT} % counts; see --seeds"

@@ -58,6 +58,18 @@ impl Comparison {
         parts.map(|part| (part, Self::new(measures, |name| name == part, is_default))).collect()
     }
 
+    /// All of these that there is anything to compare for, each with its title.
+    pub fn all(measures: &[Measure]) -> Vec<(String, Self)> {
+        let default = "homing against the best of the kernel's settings".to_owned();
+        let auto = "homing auto against the best fixed scope of homing".to_owned();
+        let parts = Self::of_parts(measures).into_iter();
+        [(default, Self::of_default(measures)), (auto, Self::of_auto(measures))]
+            .into_iter()
+            .chain(parts.map(|(name, of)| (format!("{name} against all of its policy"), of)))
+            .filter(|(_, of)| !of.places.is_empty())
+            .collect()
+    }
+
     /// `policy` against the best of `others` at each machine, load and host.
     pub fn new(
         measures: &[Measure],

@@ -25,16 +25,8 @@ pub(super) fn section(page: &mut String, measures: &[Measure]) {
     }
     let _ = write!(page, "<h2>{COMPARED}</h2><p>Policies side by side on many machines.</p>");
     standing(page, &measures);
-    let default = Comparison::of_default(&measures);
-    if !default.places.is_empty() {
-        comparison(page, "homing against the best of the kernel's settings", &default);
-    }
-    let auto = Comparison::of_auto(&measures);
-    if !auto.places.is_empty() {
-        comparison(page, "homing auto against the best fixed scope of homing", &auto);
-    }
-    for (name, parts) in Comparison::of_parts(&measures) {
-        comparison(page, &format!("{name} against all of its policy"), &parts);
+    for (title, of) in Comparison::all(&measures) {
+        comparison(page, &title, &of);
     }
 }
 
