@@ -20,13 +20,19 @@ impl Fill for Woken {
     }
 }
 
+/// A dispatcher, and a loose pool of this scope.
+fn dispatch_with(grid: &str, scope: Scope) -> (Dispatch, PoolId) {
+    let machine = Machine::from_grid(grid).unwrap();
+    let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
+    let attributes = Attributes::new(Affinity { scope, strict: false });
+    let pool = dispatch.pool_with(attributes, None).unwrap();
+    (dispatch, pool)
+}
+
 #[test]
 fn an_issuer_that_waits_briefly_keeps_its_cpu() {
-    let machine = Machine::from_grid("1x1x4x1").unwrap();
-    let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
+    let (dispatch, pool) = dispatch_with("1x1x4x1", Scope::Cache);
     dispatch.tape.set_limit(10);
-    let affinity = Affinity { scope: Scope::Cache, strict: false };
-    let pool = dispatch.pool_with(Attributes::new(affinity), None).unwrap();
     let (cpu, woken) = (CpuId::new(1).unwrap(), Woken::default());
     // All CPUs are busy, and one item is left.
     assert_eq!(dispatch.put(&woken, cpu, pool, lone(Tag::new(0, 0), || ())).ok(), Some(false));
@@ -52,10 +58,7 @@ fn an_issuer_that_waits_briefly_keeps_its_cpu() {
 
 #[test]
 fn who_was_woken_for_what_is_near_leaves_what_is_far_to_others() {
-    let machine = Machine::from_grid("1x2x2x1").unwrap();
-    let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
-    let affinity = Affinity { scope: Scope::Cache, strict: false };
-    let pool = dispatch.pool_with(Attributes::new(affinity), None).unwrap();
+    let (dispatch, pool) = dispatch_with("1x2x2x1", Scope::Cache);
     let [near, other, far] = [0, 1, 2].map(|number| CpuId::new(number).unwrap());
     let woken = Woken::default();
     let may_take = |called: Reach| {
@@ -180,10 +183,7 @@ fn nobody_is_sent_to_a_cpu_that_was_retired_and_what_it_was_woken_for_is_handed_
 
 #[test]
 fn a_worker_of_another_shard_has_no_lane_of_its_own() {
-    let machine = Machine::from_grid("1x2x2x1").unwrap();
-    let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
-    let affinity = Affinity { scope: Scope::System, strict: false };
-    let pool = dispatch.pool_with(Attributes::new(affinity), None).unwrap();
+    let (dispatch, pool) = dispatch_with("1x2x2x1", Scope::System);
     let cpu = |number| CpuId::new(number).unwrap();
     for (number, issuer) in [(1, 0), (2, 1), (3, 0), (4, 1)] {
         let item = lone(Tag::new(number, 0), || ());
