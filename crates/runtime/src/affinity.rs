@@ -51,12 +51,16 @@ pub(crate) fn is_pinned(now_ns: u64) -> bool {
     pinned
 }
 
+#[cfg(all(target_os = "linux", not(shuttle)))]
+fn pid(tid: u32) -> Option<rustix::thread::Pid> {
+    tid.try_into().ok().and_then(rustix::thread::Pid::from_raw)
+}
+
 /// Whether the thread that the kernel knows as `tid` may run on a CPU other than this one, by
 /// number.
 #[cfg(all(target_os = "linux", not(shuttle)))]
 pub(crate) fn may_leave(tid: u32, number: u32) -> bool {
-    let tid = tid.try_into().ok().and_then(rustix::thread::Pid::from_raw);
-    let mask = tid.and_then(|tid| rustix::thread::sched_getaffinity(Some(tid)).ok());
+    let mask = pid(tid).and_then(|tid| rustix::thread::sched_getaffinity(Some(tid)).ok());
     mask.is_some_and(|mask| mask.count() != 1 || !mask.is_set(number as usize))
 }
 
@@ -81,8 +85,7 @@ pub(crate) fn pin_to(cpus: &CpuSet) -> io::Result<()> {
 /// Sets the affinity mask of the thread that the kernel knows as `tid`.
 #[cfg(all(target_os = "linux", not(shuttle)))]
 pub(crate) fn set_mask_of(tid: u32, mask: &Mask) -> io::Result<()> {
-    let tid = tid.try_into().ok().and_then(rustix::thread::Pid::from_raw);
-    let tid = tid.ok_or(io::ErrorKind::NotFound)?;
+    let tid = pid(tid).ok_or(io::ErrorKind::NotFound)?;
     Ok(rustix::thread::sched_setaffinity(Some(tid), mask)?)
 }
 

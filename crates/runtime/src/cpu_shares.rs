@@ -61,12 +61,9 @@ impl CpuShares {
         let mut shares = self.read();
         if let Some(pool) = self.pool.load(Ordering::Relaxed).checked_sub(1) {
             let pool = PoolId(pool as u8);
-            let lost_ns = self.lost_ns.load(Ordering::Relaxed);
-            shares.ran(
-                pool,
-                nice(pool),
-                lost_ns.saturating_sub(self.began_ns.load(Ordering::Relaxed)),
-            );
+            let [lost_ns, began_ns] =
+                [&self.lost_ns, &self.began_ns].map(|ns| ns.load(Ordering::Relaxed));
+            shares.ran(pool, nice(pool), lost_ns.saturating_sub(began_ns));
             self.note(&shares, pool);
         }
         (shares, comer)

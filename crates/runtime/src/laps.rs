@@ -25,7 +25,7 @@ pub(crate) struct Away {
 /// The elapsed time and the thread's CPU time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
-    ns: u64,
+    pub(crate) ns: u64,
     cpu_ns: u64,
 }
 

@@ -520,7 +520,7 @@ impl Lent {
             workqueue.settle(!0);
         }
         let since = Moment::now();
-        let under_way = dispatch.slot(cpu).shares.loses(now_ns());
+        let under_way = dispatch.slot(cpu).shares.loses(since.ns);
         if !dispatch.slot(cpu).vacate(me.id) {
             return None;
         }
@@ -536,12 +536,13 @@ impl Drop for Lent {
         let me = &self.local.member;
         me.lends.store(false, Ordering::Relaxed);
         me.away.slept_since(self.since);
-        me.running_since_ns.store(now_ns(), Ordering::Relaxed);
+        let now_ns = now_ns();
+        me.running_since_ns.store(now_ns, Ordering::Relaxed);
         // Fails if another thread has the slot already: then that thread keeps it.
         let shared = &self.local.shared;
         if dispatch.take_offer_back(&**shared, self.cpu, me.id) {
             let shares = &dispatch.slot(self.cpu).shares;
-            shares.comes_back(self.under_way, now_ns(), |pool| nice_of(shared, pool));
+            shares.comes_back(self.under_way, now_ns, |pool| nice_of(shared, pool));
             shared.somebody_works();
         }
     }
