@@ -13,4 +13,6 @@ pub mod pages;
 mod panics;
 mod sync;
 
+#[cfg(feature = "control")]
+pub use objects::CacheAttributes;
 pub use objects::{BuildError, Builder, Cache, Cause, Group, GroupStats, Pinned, Stats};

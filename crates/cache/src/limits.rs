@@ -38,6 +38,16 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// The names of the limits, in the order of [`Limits::all`].
+    #[cfg(feature = "control")]
+    pub(crate) const NAMES: [&str; 4] = ["min", "low", "high", "max"];
+
+    /// All limits, to be read or set.
+    #[cfg(feature = "control")]
+    pub(crate) fn all(&self) -> [&AtomicU64; 4] {
+        [&self.min, &self.low, &self.high, &self.max]
+    }
+
     /// From `min`, `low`, `high` and `max`.
     pub(crate) fn new(limits: [u64; 4]) -> Self {
         let [min, low, high, max] = limits.map(AtomicU64::new);

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use homing::Runtime;
-use homing_control::ControlSocket;
+use homing::{Cache, Runtime};
+use homing_control::{AttributeTree, ControlSocket, Trees};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::{DEADLINE, Scratch, skip, text, wait_for};
@@ -22,20 +22,22 @@ const LEAVE: &str = "\u{1b}[?1049l";
 struct Program {
     scratch: Scratch,
     runtime: Runtime,
+    cache: Cache<u64, u64>,
     socket: Option<ControlSocket>,
 }
 
 fn program() -> Program {
     let (scratch, runtime) = (Scratch::new(), Runtime::new().unwrap());
-    let mut program = Program { scratch, runtime, socket: None };
+    let mut program = Program { scratch, runtime, cache: Cache::new(100), socket: None };
     program.listen();
     program
 }
 
 impl Program {
     fn listen(&mut self) {
-        let tree = Arc::new(self.runtime.attributes());
-        let socket = ControlSocket::listen(self.scratch.path("control"), tree).unwrap();
+        let runtime: Arc<dyn AttributeTree> = Arc::new(self.runtime.attributes());
+        let trees = Trees::new([runtime, Arc::new(self.cache.attributes("of/names"))]);
+        let socket = ControlSocket::listen(self.scratch.path("control"), Arc::new(trees)).unwrap();
         self.socket = Some(socket);
     }
 
@@ -75,8 +77,10 @@ fn programs_are_told_what_happened_since_the_look_before() {
     let mut top =
         program.command(env!("CARGO_BIN_EXE_homing"), &["top", "--json", "-n", "3", "-i", "0.3"]);
     let mut child = top.spawn().unwrap();
+    program.cache.insert(1, 1);
     while child.try_wait().unwrap().is_none() {
         queue.queue(|| {}).join().unwrap();
+        (1..5).for_each(|key| _ = program.cache.get(&key));
     }
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -94,6 +98,10 @@ fn programs_are_told_what_happened_since_the_look_before() {
             of_cpus.map(|cpu| cpu["items_per_s"].as_f64().unwrap()).sum::<f64>() > 0.0,
             "{look}"
         );
+        let [cache] = &look["object_caches"].as_array().unwrap()[..] else { panic!("{look}") };
+        assert_eq!(cache["name"], "of/names");
+        assert_eq!((&cache["entries"], &cache["capacity"]), (&1.into(), &100.into()), "{look}");
+        assert!((0.2..0.3).contains(&cache["hit_ratio"].as_f64().unwrap()), "{look}");
         assert!(look["cache"].is_null() && look["durability"].is_null(), "it has none: {look}");
     }
 }

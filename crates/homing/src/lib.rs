@@ -25,6 +25,8 @@
 #![forbid(unsafe_code)]
 
 // The public interface is:
+#[cfg(feature = "control")]
+pub use homing_cache::CacheAttributes;
 pub use homing_cache::{
     BuildError as CacheBuildError, Builder as CacheBuilder, Cache, Cause, Group, GroupStats,
     Pinned, Stats as CacheStats,

@@ -85,6 +85,21 @@ pub struct GroupStats {
     pub declined: u64,
 }
 
+#[cfg(any(feature = "control", feature = "metrics"))]
+impl GroupStats {
+    /// Everything that only grows, with the names of attributes and metrics.
+    pub(super) fn counters(self) -> [(&'static str, u64); 5] {
+        let Self { weight: _, hits, misses, insertions, evictions, declined } = self;
+        [
+            ("hits", hits),
+            ("misses", misses),
+            ("insertions", insertions),
+            ("evictions", evictions),
+            ("declined", declined),
+        ]
+    }
+}
+
 impl Group {
     pub(super) fn new(name: String, number: usize, cache: usize) -> Self {
         Self {
@@ -140,6 +155,12 @@ impl Group {
             evictions: self.evictions.load(Relaxed),
             declined: self.declined.load(Relaxed),
         }
+    }
+
+    /// Its limits, in the unit of the cache's capacity; `u64::MAX` for none.
+    #[cfg(feature = "control")]
+    pub(super) fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     pub(super) fn missed(&self) {
@@ -246,7 +267,7 @@ impl Groups {
     }
 
     /// All groups that were not removed.
-    #[cfg(feature = "metrics")]
+    #[cfg(any(feature = "control", feature = "metrics"))]
     pub(super) fn known(&self) -> Vec<Arc<Group>> {
         read(&self.by_name).values().cloned().collect()
     }

@@ -5,8 +5,6 @@ use std::hash::{BuildHasher, Hash};
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 
 use super::cache::Cache;
-use super::group::GroupStats;
-use super::stats::Stats;
 
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// Hands the counters of the cache and its groups, as they are now, to the recorder of the
@@ -34,40 +32,13 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// ```
     pub fn record_metrics(&self, name: &str) {
         describe();
-        let Stats {
-            hits,
-            misses,
-            insertions,
-            evictions,
-            expirations,
-            refaults,
-            rejections,
-            declined,
-            entries,
-            weight,
-            ghost_bytes,
-        } = self.stats();
-        let totals = [
-            ("homing_cache_hits_total", hits),
-            ("homing_cache_misses_total", misses),
-            ("homing_cache_insertions_total", insertions),
-            ("homing_cache_evictions_total", evictions),
-            ("homing_cache_expirations_total", expirations),
-            ("homing_cache_refaults_total", refaults),
-            ("homing_cache_rejections_total", rejections),
-            ("homing_cache_declined_total", declined),
-        ];
-        for (metric, total) in totals {
-            counter!(metric, "cache" => name.to_owned()).absolute(total);
+        let stats = self.stats();
+        for (counter, total) in stats.counters() {
+            counter!(format!("homing_cache_{counter}_total"), "cache" => name.to_owned())
+                .absolute(total);
         }
-        let gauges = [
-            ("homing_cache_entries", entries),
-            ("homing_cache_weight", weight),
-            ("homing_cache_capacity", self.capacity()),
-            ("homing_cache_ghost_bytes", ghost_bytes),
-        ];
-        for (metric, value) in gauges {
-            gauge!(metric, "cache" => name.to_owned()).set(value as f64);
+        for (held, value) in stats.held().into_iter().chain([("capacity", self.capacity())]) {
+            gauge!(format!("homing_cache_{held}"), "cache" => name.to_owned()).set(value as f64);
         }
         let groups = &self.inner.common.groups;
         if !groups.are_counted() {
@@ -75,19 +46,11 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         }
         for group in groups.known() {
             let labels = [("cache", name.to_owned()), ("group", group.name().to_owned())];
-            let GroupStats { weight, hits, misses, insertions, evictions, declined } =
-                group.stats();
-            let totals = [
-                ("homing_cache_group_hits_total", hits),
-                ("homing_cache_group_misses_total", misses),
-                ("homing_cache_group_insertions_total", insertions),
-                ("homing_cache_group_evictions_total", evictions),
-                ("homing_cache_group_declined_total", declined),
-            ];
-            for (metric, total) in totals {
-                counter!(metric, &labels).absolute(total);
+            let stats = group.stats();
+            for (counter, total) in stats.counters() {
+                counter!(format!("homing_cache_group_{counter}_total"), &labels).absolute(total);
             }
-            gauge!("homing_cache_group_weight", &labels).set(weight as f64);
+            gauge!("homing_cache_group_weight", &labels).set(stats.weight as f64);
         }
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! Read on in this order: `cache` (what programs call), `requests`, `compute`, `shard` (a part with
 //! its own lock), `load` and `flight` (one caller loads, all others wait), `group`, `expiry`,
-//! `index`, `slots`.
+//! `index`, `slots`, `attributes`.
 
+#[cfg(feature = "control")]
+mod attributes;
 mod builder;
 #[allow(unsafe_code, reason = "the instruction that compares sixteen bytes at once")]
 mod bytes;
@@ -26,6 +28,8 @@ mod shuttle_tests;
 mod slots;
 mod stats;
 
+#[cfg(feature = "control")]
+pub use attributes::CacheAttributes;
 pub use builder::{BuildError, Builder};
 pub use cache::Cache;
 pub use group::{Group, GroupStats};

@@ -56,6 +56,27 @@ impl Stats {
         self.ghost_bytes += shard.ghost_memory() as u64;
     }
 
+    /// Everything that only grows, with the names of attributes and metrics.
+    #[cfg(any(feature = "control", feature = "metrics"))]
+    pub(super) fn counters(self) -> [(&'static str, u64); 8] {
+        [
+            ("hits", self.hits),
+            ("misses", self.misses),
+            ("insertions", self.insertions),
+            ("evictions", self.evictions),
+            ("expirations", self.expirations),
+            ("refaults", self.refaults),
+            ("rejections", self.rejections),
+            ("declined", self.declined),
+        ]
+    }
+
+    /// What the cache holds now.
+    #[cfg(any(feature = "control", feature = "metrics"))]
+    pub(super) fn held(self) -> [(&'static str, u64); 3] {
+        [("entries", self.entries), ("weight", self.weight), ("ghost_bytes", self.ghost_bytes)]
+    }
+
     /// The share of reads that found a value; 0 if there were no reads.
     pub fn hit_ratio(&self) -> f64 {
         self.hits as f64 / (self.hits + self.misses).max(1) as f64

@@ -18,6 +18,7 @@ use homing_mglru::kernel::Enabled;
 
 use super::command::Refused;
 use super::{Group, GroupStats, PageCache};
+use crate::limits::Limits;
 use crate::sync::atomic::Ordering::Relaxed;
 
 /// The first word of all paths.
@@ -38,8 +39,6 @@ const OF_CACHE: [(&str, bool); 12] = [
 ];
 /// A larger maximum is taken for a mistake.
 const AHEAD_KIB_MAX: usize = 1 << 20;
-/// In the order of [`GroupState::limits`](super::group::GroupState::limits).
-const LIMITS: [&str; 4] = ["min", "low", "high", "max"];
 
 /// The live attributes of a page cache, read and written as text by path: [`PageCache::attributes`].
 ///
@@ -88,7 +87,7 @@ impl PageCache {
         let Some(rest) = path.strip_prefix("cache/") else { return false };
         match of_group(rest) {
             Some((group, name)) => {
-                let known = LIMITS.contains(&name) || ["stat", "swappiness"].contains(&name);
+                let known = Limits::NAMES.contains(&name) || ["stat", "swappiness"].contains(&name);
                 known && self.named(group).is_some()
             }
             None => OF_CACHE.iter().any(|(name, _)| *name == rest),
@@ -110,7 +109,7 @@ impl AttributeTree for PageCacheAttributes {
         let mut all: Vec<Attribute> = of_cache.collect();
         for group in self.0.core().groups() {
             let path = |name: &str| format!("{ROOT}/group/{}/{name}", group.name);
-            all.extend(LIMITS.iter().map(|limit| attribute(path(limit), true)));
+            all.extend(Limits::NAMES.iter().map(|limit| attribute(path(limit), true)));
             all.push(attribute(path("stat"), false));
             all.push(attribute(path("swappiness"), true));
         }
@@ -131,7 +130,7 @@ impl AttributeTree for PageCacheAttributes {
             if name == "swappiness" {
                 return Ok(group.swappiness().to_string());
             }
-            let at = LIMITS.iter().position(|limit| *limit == name).ok_or_else(missing)?;
+            let at = Limits::NAMES.iter().position(|limit| *limit == name).ok_or_else(missing)?;
             let limit = group.0.limits()[at];
             return Ok(limit.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string()));
         }
@@ -266,7 +265,7 @@ mod tests {
         let _ = (cache.group("a").max(1 << 20).build(), cache.group("b/c").build());
         let attributes = cache.attributes();
         let listed = attributes.list();
-        assert_eq!(listed.len(), OF_CACHE.len() + 2 * (LIMITS.len() + 2));
+        assert_eq!(listed.len(), OF_CACHE.len() + 2 * (Limits::NAMES.len() + 2));
         assert!(listed.is_sorted_by(|one, other| one.path < other.path));
         for Attribute { path, writable } in listed {
             let value = attributes.get(&path).unwrap();

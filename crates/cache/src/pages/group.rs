@@ -306,11 +306,10 @@ impl GroupState {
         }
     }
 
-    /// `min`, `low`, `high` and `max` in bytes; `None` for no limit.
+    /// The limits in bytes, in the order of [`Limits::NAMES`]; `None` for no limit.
     #[cfg(feature = "control")]
     pub(super) fn limits(&self) -> [Option<u64>; 4] {
-        let Limits { min, low, high, max } = &self.limits;
-        [min, low, high, max].map(|limit| {
+        self.limits.all().map(|limit| {
             let pages = limit.load(Relaxed);
             (pages < u64::MAX / self.page_size).then(|| pages * self.page_size)
         })

@@ -58,6 +58,8 @@ What is shown, since the previous refresh unless it says otherwise:
   durability   syncs requested, those that shared one, commits, callers
                a sync; since the start their times
   cache        each group's memory, and how many of its reads were hits
+  caches of objects, of programs that have some in their tree:
+               what they hold, and how many reads were hits
 
 Keys: s sorts workqueues by CPU time, items or name; space pauses; q quits.
 

@@ -18,6 +18,7 @@ pub(super) struct Rates {
     pub(super) workqueues: Vec<Workqueue>,
     pub(super) durability: Option<Durability>,
     pub(super) cache: Option<Cache>,
+    pub(super) object_caches: Vec<ObjectCache>,
     /// Queues that the watchdog found stalled, since the start.
     pub(super) stalls: Option<u64>,
 }
@@ -99,6 +100,21 @@ pub(super) struct Group {
     pub(super) write_back_errors: Option<u64>,
 }
 
+#[derive(Debug, Default, Serialize)]
+pub(super) struct ObjectCache {
+    pub(super) name: String,
+    /// What its entries may weigh, and what they weigh: 1 each, unless the program says otherwise.
+    pub(super) capacity: Option<u64>,
+    pub(super) weight: Option<u64>,
+    pub(super) entries: Option<u64>,
+    /// The share of reads that found a value, from 0 to 1; none if there were no reads.
+    pub(super) hit_ratio: Option<f64>,
+    pub(super) asked_per_s: Option<f64>,
+    pub(super) insertions_per_s: Option<f64>,
+    pub(super) evictions_per_s: Option<f64>,
+    pub(super) declined_per_s: Option<f64>,
+}
+
 impl Rates {
     pub(super) fn between(before: Option<&Sample>, now: &Sample) -> Self {
         let seconds = before.map(|before| (now.at - before.at).as_secs_f64());
@@ -115,6 +131,9 @@ impl Rates {
                 .collect(),
             durability: durable.then(|| change.durability()),
             cache: cached.then(|| change.cache()),
+            object_caches: named("object_cache", "/capacity")
+                .map(|name| change.object_cache(name))
+                .collect(),
             stalls: now.value("module/stalls").and_then(|stalls| stalls.parse().ok()),
         }
     }
@@ -211,18 +230,43 @@ impl Change<'_> {
         }
     }
 
-    fn group(&self, name: String) -> Group {
-        let path = format!("cache/group/{name}/stat");
-        let (hits, misses) = (self.grown(&path, "hits"), self.grown(&path, "misses"));
+    /// The share of hits, and how much was asked for a second.
+    fn asked(&self, stat: &str) -> (Option<f64>, Option<f64>) {
+        let (hits, misses) = (self.grown(stat, "hits"), self.grown(stat, "misses"));
         let asked = hits.zip(misses).map(|(hits, misses)| hits + misses);
         let ratio = hits.zip(asked).filter(|(_, asked)| *asked > 0);
+        let per_s = asked.filter(|_| self.seconds > 0.0);
+        (
+            ratio.map(|(hits, asked)| hits as f64 / asked as f64),
+            per_s.map(|asked| asked as f64 / self.seconds),
+        )
+    }
+
+    fn object_cache(&self, name: String) -> ObjectCache {
+        let path = format!("object_cache/{name}/stat");
+        let capacity = self.now.value(&format!("object_cache/{name}/capacity"));
+        let (hit_ratio, asked_per_s) = self.asked(&path);
+        ObjectCache {
+            capacity: capacity.and_then(|capacity| capacity.parse().ok()),
+            weight: self.now.counter(&path, "weight"),
+            entries: self.now.counter(&path, "entries"),
+            hit_ratio,
+            asked_per_s,
+            insertions_per_s: self.per_s(&path, "insertions"),
+            evictions_per_s: self.per_s(&path, "evictions"),
+            declined_per_s: self.per_s(&path, "declined"),
+            name,
+        }
+    }
+
+    fn group(&self, name: String) -> Group {
+        let path = format!("cache/group/{name}/stat");
+        let (hit_ratio, asked_per_s) = self.asked(&path);
         Group {
             usage: self.now.counter(&path, "usage"),
             dirty: self.now.counter(&path, "dirty"),
-            hit_ratio: ratio.map(|(hits, asked)| hits as f64 / asked as f64),
-            asked_per_s: asked
-                .filter(|_| self.seconds > 0.0)
-                .map(|asked| asked as f64 / self.seconds),
+            hit_ratio,
+            asked_per_s,
             refaults_per_s: self.per_s(&path, "refaults"),
             evictions_per_s: self.per_s(&path, "evictions"),
             write_backs_per_s: self.per_s(&path, "write_backs"),

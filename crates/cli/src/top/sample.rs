@@ -29,6 +29,11 @@ impl Sample {
         }
         let groups = source.names("cache/group");
         paths.extend(groups.iter().map(|name| format!("cache/group/{name}/stat")));
+        // What each cache of objects has, and nothing else has.
+        let caches = source.leaves("object_cache");
+        for name in caches.iter().filter_map(|path| path.strip_suffix("/capacity")) {
+            paths.extend(["capacity", "stat"].map(|of| format!("object_cache/{name}/{of}")));
+        }
         paths.extend(ALONE.map(str::to_owned));
         let mut values = BTreeMap::new();
         for path in paths {

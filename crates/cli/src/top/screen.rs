@@ -7,7 +7,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table};
 
-use super::rates::{Cpu, Durability, Group, Rates, Workqueue};
+use super::rates::{Cpu, Durability, Group, ObjectCache, Rates, Workqueue};
 use crate::source::UNKNOWN;
 use crate::spans::span;
 
@@ -60,14 +60,19 @@ pub(super) struct View {
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     let rates = &view.rates;
     let area = frame.area();
-    let groups = rates.cache.as_ref().map_or(0, |cache| cache.groups.len().clamp(1, 6) + 2);
+    // At most so many of each; a heading and a header come on top.
+    let lines = |rows: usize| rows.clamp(1, 6) + 2;
+    let groups = rates.cache.as_ref().map_or(0, |cache| lines(cache.groups.len()));
+    let caches = rates.object_caches.len();
+    let caches = if caches > 0 { lines(caches) } else { 0 };
     let cpus = cpu_lines(&rates.cpus, area.width).len() + 1;
-    let [head, cpus, workqueues, durability, cache, foot] = Layout::vertical([
+    let [head, cpus, workqueues, durability, cache, object_caches, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(cpus as u16),
         Constraint::Min(4),
         Constraint::Length(if rates.durability.is_some() { 3 } else { 0 }),
         Constraint::Length(groups as u16),
+        Constraint::Length(caches as u16),
         Constraint::Length(1),
     ])
     .areas(area);
@@ -82,6 +87,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
         frame.render_widget(Paragraph::new(lines).block(view.block(&title)), durability);
     }
     view.draw_cache(frame, cache);
+    view.draw_object_caches(frame, object_caches);
     frame.render_widget(Paragraph::new(view.foot()), foot);
 }
 
@@ -173,7 +179,7 @@ impl View {
             let text = [
                 bytes(of.usage),
                 bytes(of.dirty),
-                of.hit_ratio.map_or_else(unknown, |ratio| format!("{:.1} %", ratio * 100.0)),
+                percent(of.hit_ratio),
                 rate(of.asked_per_s),
                 rate(of.refaults_per_s),
                 rate(of.evictions_per_s),
@@ -191,6 +197,34 @@ impl View {
             .block(self.block(&title));
         frame.render_widget(table, area);
     }
+
+    fn draw_object_caches(&self, frame: &mut Frame<'_>, area: Rect) {
+        let count = |count: Option<u64>| rate(count.map(|count| count as f64));
+        let rows = self.rates.object_caches.iter().map(|of: &ObjectCache| {
+            let text = [
+                count(of.entries),
+                count(of.weight),
+                count(of.capacity),
+                percent(of.hit_ratio),
+                rate(of.asked_per_s),
+                rate(of.insertions_per_s),
+                rate(of.evictions_per_s),
+                rate(of.declined_per_s),
+            ];
+            Row::new([Cell::from(of.name.clone())].into_iter().chain(text.map(right)))
+        });
+        let header =
+            ["entries", "weight", "capacity", "hits", "asked/s", "inserted", "evicted", "declined"];
+        let header = [Cell::from("")].into_iter().chain(header.map(str::to_owned).map(right));
+        let table = Table::new(rows, columns(8, &[7, 6, 8, 7, 7, 8, 7, 8], area.width))
+            .header(Row::new(header).style(Style::new().add_modifier(Modifier::DIM)))
+            .block(self.block("Caches of objects"));
+        frame.render_widget(table, area);
+    }
+}
+
+fn percent(ratio: Option<f64>) -> String {
+    ratio.map_or_else(unknown, |ratio| format!("{:.1} %", ratio * 100.0))
 }
 
 /// The name of the scope in force: for `default (cache_shard)`, the name in brackets.

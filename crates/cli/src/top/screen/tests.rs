@@ -25,6 +25,8 @@ const BEFORE: &[(&str, &str)] = &[
     ("cache/size", "1073741824"),
     ("cache/memory", "536870912"),
     ("cache/group/a/b/stat", "usage 4096\ndirty 0\nhits 0\nmisses 0\nwrite_backs 0"),
+    ("object_cache/x/y/capacity", "100000"),
+    ("object_cache/x/y/stat", "entries 20\nweight 1500\nhits 5\nmisses 5\ninsertions 5"),
     ("module/stalls", "0"),
 ];
 
@@ -41,6 +43,7 @@ const NOW: &[(&str, &str)] = &[
         "asked 20\nbatches 16\nshared 4\nfailed 2\nlatency_p50_ns 2500000\nlatency_p99_ns -",
     ),
     ("cache/group/a/b/stat", "usage 4096\ndirty 0\nhits 30\nmisses 10\nwrite_backs 0"),
+    ("object_cache/x/y/stat", "entries 21\nweight 1600\nhits 8\nmisses 6\ninsertions 9"),
 ];
 
 fn sample(values: &[&[(&str, &str)]]) -> Sample {
@@ -97,6 +100,10 @@ fn rates_are_differences_by_time_and_unknown_where_a_counter_went_back() {
         (group.name.as_str(), group.hit_ratio, group.asked_per_s),
         ("a/b", Some(0.75), Some(20.0))
     );
+    let cache = &rates.object_caches[0];
+    assert_eq!((cache.name.as_str(), cache.weight), ("x/y", Some(1600)));
+    assert_eq!((cache.hit_ratio, cache.asked_per_s), (Some(0.75), Some(2.0)));
+    assert_eq!((cache.insertions_per_s, cache.evictions_per_s), (Some(2.0), None));
 }
 
 #[test]
@@ -122,6 +129,8 @@ fn an_ordinary_terminal_shows_all_panels() {
         "p50 2.5ms, p99 -, 2 failed   strategy files, by -",
         "Cache: 512 MiB of 1 GiB",
         "75.0 %",
+        "Caches of objects",
+        "x/y                 21   1600     100k  75.0 %     2.0      2.0       -        -",
         "q end   space stand still   s sort (by CPU time)",
     ] {
         assert!(text.contains(part), "no {part:?} in\n{text}");
