@@ -434,7 +434,9 @@ impl Connection {
     ) -> Result<(), End> {
         let weight = length.min(zeroes::WEIGHT_MAX);
         self.send_if_full(weight)?;
-        let lease = if fua { self.lease_held(0)? } else { self.hand_off(length, 0, 0)? };
+        // Long ones are nothing for this thread: other requests of its client would wait for it.
+        let queued = fua || u64::from(length) > zeroes::PIECE;
+        let lease = if queued { self.lease_held(0)? } else { self.hand_off(length, 0, 0)? };
         let Some(lease) = lease else {
             let written = self.device.write_zeroes(offset, length.into(), Durability::Written);
             let result = written.and_then(|()| if fua { self.device.flush() } else { Ok(()) });

@@ -10,7 +10,7 @@ use crate::job::Job;
 use crate::server::Shared;
 
 /// How much is written at a time.
-const PIECE: u64 = 8 << 20;
+pub(crate) const PIECE: u64 = 8 << 20;
 
 /// What zeroes weigh at most among a connection's requests in flight: two long ones leave room for
 /// others.

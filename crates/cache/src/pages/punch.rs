@@ -1,8 +1,9 @@
 //! Discards and zeroes: what the cache holds of a range goes, and nothing comes into it meanwhile.
 //!
-//! Pages that are in the cache are marked as being written, so that they are neither evicted nor
-//! written back while the backing works on the range. They are dropped when it is done. If the
-//! backing fails, they stay and are dirty, because the backing may have changed its own copy.
+//! A long range is done in pieces. Pages of a piece that are in the cache are marked as being
+//! written, so that they are neither evicted nor written back while the backing works on it. They
+//! are dropped when it is done. If the backing fails, they stay and are dirty, because the backing
+//! may have changed its own copy.
 
 use std::io;
 use std::ops::Range;
@@ -14,6 +15,11 @@ use super::frame::{Flags, Key};
 use super::shard::Shard;
 use super::table::Table;
 use super::write::Busy;
+
+/// The most bytes that are zeroed, or discarded, while others wait for pages of that range. Zeroes are
+/// data to a backing that encrypts; a discard is mostly a note.
+const ZEROED: u64 = 8 << 20;
+const DISCARDED: u64 = 256 << 20;
 
 /// Finding a page takes as long as looking at this many frames in turn, or fewer.
 const LOOKUP: u64 = 8;
@@ -66,7 +72,9 @@ impl Core {
     ) -> Result<(), FileError> {
         Self::check_range(file, offset, length)?;
         let pages = self.whole_pages(file, offset, length);
-        self.punch(file, &pages, "discarding", |at, length| file.backing.discard(at, length))
+        self.in_pieces(&pages, DISCARDED, |piece| {
+            self.punch(file, piece, "discarding", |at, length| file.backing.discard(at, length))
+        })
     }
 
     pub(super) fn write_zeroes(
@@ -88,7 +96,9 @@ impl Core {
         let zeroes = vec![0; 2 * self.page_size()];
         self.write(file, offset, &zeroes[..(body - offset) as usize])?;
         self.write(file, rest, &zeroes[..(end - rest) as usize])?;
-        self.punch(file, &pages, "zeroing", |at, length| file.backing.write_zeroes(at, length))
+        self.in_pieces(&pages, ZEROED, |piece| {
+            self.punch(file, piece, "zeroing", |at, length| file.backing.write_zeroes(at, length))
+        })
     }
 
     /// The pages that lie completely in a range.
@@ -99,6 +109,23 @@ impl Core {
             end => self.page_of(end),
         };
         start..end.max(start)
+    }
+
+    /// Does this for one piece of a range after the other: others may use the rest meanwhile.
+    fn in_pieces(
+        &self,
+        pages: &Range<u64>,
+        bytes: u64,
+        mut each: impl FnMut(&Range<u64>) -> Result<(), FileError>,
+    ) -> Result<(), FileError> {
+        let most = (bytes / self.page_size() as u64).max(1);
+        let mut next = pages.start;
+        while next < pages.end {
+            let end = pages.end.min(next + most);
+            each(&(next..end))?;
+            next = end;
+        }
+        Ok(())
     }
 
     pub(super) fn punch(

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -404,4 +404,57 @@ fn a_read_past_the_cache_waits_for_those_alone_who_came_before_it() {
         let most = most_discards_beside_a_read(page);
         assert!(most < 150, "page {page}: {most}");
     }
+}
+
+/// A disk that waits for the test in each call that zeroes something.
+struct Steps {
+    disk: Arc<Disk>,
+    begun: Mutex<Sender<u64>>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+impl Backing for Steps {
+    fn size(&self) -> u64 {
+        self.disk.size()
+    }
+    fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.disk.read(offset, data)
+    }
+    fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.disk.write(offset, data)
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.disk.flush()
+    }
+    fn write_zeroes(&self, _: u64, length: u64) -> io::Result<()> {
+        self.begun.lock().unwrap().send(length).unwrap();
+        self.go_on.lock().unwrap().recv().unwrap();
+        Ok(())
+    }
+}
+
+#[test]
+fn nobody_waits_for_more_than_a_piece_of_long_zeroes() {
+    ends("zeroes beside a reader and a writer", || {
+        let ((begun, pieces), (step, go_on)) = (channel(), channel());
+        let (begun, go_on) = (Mutex::new(begun), Mutex::new(go_on));
+        let disk = Disk::new(20 << 20);
+        let cache = PageCache::builder(4 << 20).build().unwrap();
+        let group = cache.group("all").build();
+        let file = cache.open(Arc::new(Steps { disk, begun, go_on }), &group).unwrap();
+        thread::scope(|scope| {
+            let zeroes = scope.spawn(|| file.write_zeroes(0, 20 << 20).unwrap());
+            for piece in [8 << 20, 8 << 20, 4 << 20] {
+                assert_eq!(pieces.recv().unwrap(), piece);
+                if piece == 8 << 20 {
+                    // Of the last piece, which is still to come.
+                    let mut data = [0; 4096];
+                    file.read(19 << 20, &mut data).unwrap();
+                    file.write(19 << 20, &data).unwrap();
+                }
+                step.send(()).unwrap();
+            }
+            zeroes.join().unwrap();
+        });
+    });
 }
