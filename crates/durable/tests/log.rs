@@ -358,6 +358,41 @@ fn the_name_of_a_log_that_was_there_is_durable_once_it_is_open() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_log_may_be_in_a_folder_that_may_not_be_read() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    use rustix::process::{Uid, geteuid};
+    use rustix::thread::set_thread_uid;
+
+    const NOBODY: u32 = 65534;
+    let world = World::new();
+    let (parent, path) = (world.folder.path(), world.folder.path().join("log"));
+    fs::create_dir(&path).unwrap();
+    fs::set_permissions(parent, fs::Permissions::from_mode(0o311)).unwrap();
+    let is_root = geteuid().is_root();
+    if is_root {
+        chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let (durable, log_path) = (world.durable.clone(), path.clone());
+    let opens = thread::spawn(move || {
+        if is_root {
+            set_thread_uid(Uid::from_raw(NOBODY)).unwrap(); // root may read all folders
+        }
+        let (log, _) = open(&durable, &log_path);
+        log.commit_and_wait(log.append(b"kept").unwrap()).unwrap();
+        drop(log);
+        read(&open(&durable, &log_path).0)
+    });
+    let records = opens.join();
+    fs::set_permissions(parent, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(records.unwrap(), [b"kept"]);
+    let folder = fs::File::open(&path).unwrap();
+    let calls = world.disk.calls(&folder);
+    assert!(calls.starts_with(&[Call::Filesystem, Call::Sync(Kind::All)]), "{calls:?}");
+}
+
 #[test]
 #[should_panic(expected = "records before 3 are needed: the last that is durable is 1")]
 fn to_cut_off_what_is_not_durable_is_a_bug() {

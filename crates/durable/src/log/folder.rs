@@ -68,12 +68,18 @@ impl Folder {
             _ if !path.is_dir() => return Err(LogError::NotALog { path: path.to_owned() }),
             _ => {}
         }
+        let file = File::open(path).map_err(io("open"))?;
         // Also if it was there: the program that made it may not have got so far, or not have been
         // told that it is durable.
-        let parent = crate::batch::parent(path).map_err(io("open the parent of"))?;
-        let synced = commit::directory(system, &parent, Kind::All);
+        let synced = match crate::batch::parent(path) {
+            Ok(parent) => commit::directory(system, &parent, Kind::All),
+            // A folder of ours may be in one that we may not read.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => system
+                .sync_filesystem(&file)
+                .and_then(|()| commit::directory(system, &file, Kind::All)),
+            Err(error) => return Err(io("open the parent of")(error)),
+        };
         synced.map_err(|failure| io("sync the parent of")(failure.error))?;
-        let file = File::open(path).map_err(io("open"))?;
         match file.try_lock() {
             Ok(()) => {
                 let inside = inside(&file, path).map_err(io("find"))?;
