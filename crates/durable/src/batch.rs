@@ -115,6 +115,10 @@ impl Batch {
             synced = self.durable.engine.unless_lost(since, (file, kind), synced);
         }
         self.all.push(synced);
+        if self.all.len() == BULK {
+            let engine = &self.durable.engine;
+            engine.crowd.look(&*engine.system);
+        }
         if self.all.len() == BULK
             && self.expected >= BEGINS_EARLY
             && let Some(first) = self.first

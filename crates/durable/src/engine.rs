@@ -87,7 +87,7 @@ impl Engine {
             strategy: self.settings.strategy(),
             write_back: self.settings.write_back(),
             depth: self.settings.depth(),
-            crowded: self.crowd.is_there(),
+            unwritten: self.crowd.unwritten(),
         }
     }
 

@@ -214,14 +214,11 @@ impl Files {
             self.served = device;
             // While a commit runs, other files gather for the next one, unless they are few.
             let commits = match service {
-                Service::Beside => {
-                    filesystem.may_commit()
-                        && filesystem.costs.prefers_commit(strategy, waiting, depth)
-                }
+                Service::Beside => filesystem.prefers_commit(policy, depth),
                 _ => waiting > 1 || strategy == Strategy::Filesystem,
             };
             let next = if filesystem.committing && commits {
-                filesystem.take_single(strategy, depth)
+                filesystem.take_single(policy, depth)
             } else {
                 let early = service == Service::EarlyCommits;
                 if commits && let Some(commit) = self.commit(device, early) {
@@ -308,7 +305,7 @@ impl Files {
         let has_room = filesystem.has_room(policy, self.are_many(policy));
         let busy = filesystem.syncing > 0 || filesystem.beginning || filesystem.group.gathers();
         let depth = filesystem.depth(policy);
-        let worth = filesystem.costs.is_worth(policy.strategy, expected, depth);
+        let worth = filesystem.costs.is_worth(policy, expected, depth);
         // A bulk over several filesystems may have only a file or two on this one.
         let few = filesystem.ready.len() < BULK;
         let begins = worth && has_room && filesystem.may_commit() && !(few || busy);

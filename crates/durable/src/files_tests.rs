@@ -152,7 +152,10 @@ fn where_much_waits_to_be_written_commits_go_on_until_one_is_dear() {
             Work { was_commit: true, files: 2, askers: 2, callers: 2, waved: 0, by_caller: false };
         filesystem.end_work(work, takes, by(Strategy::Auto), Instant::now());
         filesystem.group = Group::with(Service::Commits);
-        let serves = |crowded| filesystem.service(Policy { crowded, ..by(Strategy::Auto) });
+        let serves = |crowded: bool| {
+            let unwritten = if crowded { u64::MAX } else { 0 };
+            filesystem.service(Policy { unwritten, ..by(Strategy::Auto) })
+        };
         assert_eq!(serves(false), Service::Commits);
         assert_eq!(serves(true) == Service::Commits, goes_on);
     }

@@ -10,7 +10,7 @@ use crate::file_id::FileId;
 use crate::group::{Group, Service};
 use crate::policy::Policy;
 use crate::ready::Ready;
-use crate::strategy::{Costs, Strategy};
+use crate::strategy::Costs;
 use crate::system::Failure;
 
 /// A filesystem that cannot be committed is looked at again after this long: there may have been no
@@ -96,7 +96,8 @@ impl Filesystem {
             return Service::Beside;
         }
         let doubtful = self.group.is_trial() || self.costs.was_dear();
-        self.group.service(Policy { crowded: policy.crowded && doubtful, ..policy })
+        let unwritten = if doubtful { policy.unwritten } else { 0 };
+        self.group.service(Policy { unwritten, ..policy })
     }
 
     /// How many jobs it may have, and as many again on the threads of callers.
@@ -157,12 +158,19 @@ impl Filesystem {
         self.syncing += 1;
     }
 
+    /// Whether the files that wait should be committed at once, where `depth` can be synced side by
+    /// side.
+    pub(crate) fn prefers_commit(&mut self, policy: Policy, depth: usize) -> bool {
+        let rested = self.committed.is_none_or(|ended| self.costs.is_rested(ended.elapsed()));
+        self.may_commit() && self.costs.prefers_commit(policy, self.ready.len(), depth, rested)
+    }
+
     /// Takes a file of a caller that asked for one and would otherwise wait with a bulk for the next
     /// commit. If there are so many of these callers that they are worth a commit, they wait.
-    pub(crate) fn take_single(&mut self, strategy: Strategy, depth: usize) -> Option<FileId> {
+    pub(crate) fn take_single(&mut self, policy: Policy, depth: usize) -> Option<FileId> {
         let singles = self.ready.singles();
         let is_beside_bulk = singles < self.ready.len();
-        let passes = is_beside_bulk && !self.costs.is_worth(strategy, singles, depth);
+        let passes = is_beside_bulk && !self.costs.is_worth(policy, singles, depth);
         if passes { self.ready.pop_single() } else { None }
     }
 

@@ -109,7 +109,7 @@ impl Group {
         };
         match policy.strategy {
             Strategy::Files => Service::Beside,
-            Strategy::Auto if policy.crowded || best == Service::Beside => Service::Beside,
+            Strategy::Auto if policy.is_crowded() || best == Service::Beside => Service::Beside,
             _ if is_early => Service::EarlyCommits,
             _ => Service::Commits,
         }
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(service(EarlyCommits, Strategy::Filesystem, WriteBack::Auto), EarlyCommits);
         assert_eq!(service(Beside, Strategy::Filesystem, WriteBack::Early), EarlyCommits);
         assert_eq!(service(Beside, Strategy::Auto, WriteBack::Early), Beside);
-        let crowded = Policy { crowded: true, ..Policy::default() };
+        let crowded = Policy { unwritten: u64::MAX, ..Policy::default() };
         assert_eq!(at(Commits).service(crowded), Beside, "other people's data is in the way");
     }
 }

@@ -7,13 +7,16 @@ use std::time::Instant;
 use crate::early::WriteBack;
 use crate::pace::Sharing;
 use crate::strategy::Strategy;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::system::System;
 
-/// If more bytes than this wait to be written, commits of a filesystem are not tried for callers
-/// that sync a file each: commits would write other people's data first. Chosen: what a slow disk
-/// writes in a third of a second; issuers of small files, thousands at a time, have less.
+/// If more bytes than this wait to be written, commits of a filesystem are not tried: they would
+/// write other people's data first. Chosen: what a slow disk writes in a third of a second; issuers
+/// of small files, thousands at a time, have less.
 const UNWRITTEN_MAX: u64 = 32 << 20;
+
+/// What each file of a bulk may have of that itself. Larger files gain nothing from commits.
+const OWN: u64 = 64 << 10;
 
 /// How often that is looked at, at most: looking takes some 20 us.
 const LOOKS: Duration = Duration::from_millis(50);
@@ -26,8 +29,20 @@ pub(crate) struct Policy {
     /// Jobs under way at a time on each filesystem, at least 1; `None`: as many as have been faster
     /// there.
     pub(crate) depth: Option<usize>,
-    /// Much waits to be written, whoever wrote it.
-    pub(crate) crowded: bool,
+    /// Bytes that wait to be written, whoever wrote them.
+    pub(crate) unwritten: u64,
+}
+
+impl Policy {
+    /// Whether much waits to be written.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.is_crowded_for(0)
+    }
+
+    /// Whether more waits to be written than a bulk of this many small files may have itself.
+    pub(crate) fn is_crowded_for(&self, files: usize) -> bool {
+        self.unwritten > UNWRITTEN_MAX.saturating_add(OWN.saturating_mul(files as u64))
+    }
 }
 
 /// The settings; they can change at any time.
@@ -98,7 +113,7 @@ pub(crate) struct Crowd {
     began: Instant,
     /// When somebody looked last, in ns since `began`; 0: never.
     looked: AtomicU64,
-    crowded: AtomicBool,
+    unwritten: AtomicU64,
 }
 
 impl Default for Crowd {
@@ -107,22 +122,23 @@ impl Default for Crowd {
             #[cfg(not(shuttle))]
             began: Instant::now(),
             looked: AtomicU64::new(0),
-            crowded: AtomicBool::new(false),
+            unwritten: AtomicU64::new(0),
         }
     }
 }
 
 impl Crowd {
-    /// Whether much waited to be written when somebody looked last.
-    pub(crate) fn is_there(&self) -> bool {
-        self.crowded.load(Ordering::Relaxed)
+    /// How many bytes waited to be written when somebody looked last.
+    pub(crate) fn unwritten(&self) -> u64 {
+        self.unwritten.load(Ordering::Relaxed)
     }
 
-    /// Looks, if it is time. Called after callers that were not alone have been answered.
+    /// Looks, if it is time. Called after callers that were not alone have been answered, and when a
+    /// bulk begins.
     pub(crate) fn look(&self, system: &dyn System) {
         if self.is_to_look() {
             let unwritten = system.unwritten().unwrap_or(0);
-            self.crowded.store(unwritten > UNWRITTEN_MAX, Ordering::Relaxed);
+            self.unwritten.store(unwritten, Ordering::Relaxed);
         }
     }
 
@@ -174,7 +190,7 @@ mod tests {
         let mut crowd = Crowd::default();
         let looks = |crowd: &Crowd| {
             crowd.look(&system);
-            crowd.is_there()
+            Policy { unwritten: crowd.unwritten(), ..Policy::default() }.is_crowded()
         };
         assert!((0..1000).all(|_| looks(&crowd)));
         system.0.store(UNWRITTEN_MAX, Ordering::Relaxed);
@@ -183,5 +199,13 @@ mod tests {
         assert!((1..=most).contains(&count), "{count} looks");
         crowd.looked = AtomicU64::new(0);
         assert!(!looks(&crowd));
+    }
+
+    #[test]
+    fn what_a_bulk_has_itself_is_no_crowd() {
+        let policy = Policy { unwritten: UNWRITTEN_MAX + 10_000 * 4096, ..Policy::default() };
+        assert!(policy.is_crowded() && !policy.is_crowded_for(10_000));
+        let strangers = Policy { unwritten: 1 << 30, ..Policy::default() };
+        assert!(strangers.is_crowded_for(10_000));
     }
 }

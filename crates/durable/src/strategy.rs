@@ -3,9 +3,13 @@
 //!
 //! Both ways are timed as they are used. A commit costs about the same however many files it
 //! covers, as long as what it writes is ours. If somebody else's data is in the way, it turns out
-//! to be expensive, and is seldom tried again.
+//! to be expensive. Then it is tried again after some bulks, twice as many each time it was no
+//! better, and never for more than a part of the time; hardly at all while much of others waits to
+//! be written. While it does, no filesystem is committed of which nothing is known.
 
 use std::time::Duration;
+
+use crate::policy::Policy;
 
 /// Which ways of making files durable are allowed.
 ///
@@ -54,8 +58,16 @@ const COMMIT_FILES: usize = 24;
 /// Fewer files than this are never worth a commit: a lone sync does not wait for others' data.
 const COMMIT_FILES_MIN: usize = 4;
 
-/// After this many decisions against a commit, one is tried if enough files wait.
-const TRY_EVERY: u32 = 64;
+/// After this many bulks that were not committed a commit is tried, and after twice as many each
+/// time it was not worth it, up to the second number.
+const BULKS: (u32, u32) = (8, 256);
+
+/// So many times as many bulks if much of others waits to be written.
+const CROWDED: u32 = 16;
+
+/// A commit is tried once this many times as long as the last one took has passed: so trials take
+/// no more than 3 % of the time.
+const REST: u32 = 32;
 
 /// A commit that takes longer has written much. Chosen: five flushes of a slow disk, four times.
 const DEAR: Duration = Duration::from_millis(100);
@@ -77,34 +89,52 @@ pub(crate) struct Costs {
     commit: Option<Duration>,
     /// The last commit took too long for callers that sync one file.
     was_dear: bool,
-    /// Decisions against a commit since the last one.
+    /// How many bulks were not committed since the last commit, and after how many one is tried.
     refused: u32,
+    patience: u32,
+    /// How many files waited at the last decision: if there are more now, there is another bulk.
+    seen: usize,
+    /// The last commit was tried, whatever was known.
+    tried: bool,
 }
 
 impl Costs {
     /// Whether `waiting` files should be committed at once, where `depth` can be synced side by
-    /// side.
+    /// side; `rested` as [`Costs::is_rested`] says.
     pub(crate) fn prefers_commit(
         &mut self,
-        strategy: Strategy,
+        policy: Policy,
         waiting: usize,
         depth: usize,
+        rested: bool,
     ) -> bool {
-        if self.is_worth(strategy, waiting, depth) {
-            self.refused = 0;
+        let is_another = waiting > std::mem::replace(&mut self.seen, waiting);
+        if self.is_worth(policy, waiting, depth) {
+            // A commit takes all that wait.
+            (self.refused, self.patience, self.tried, self.seen) = (0, 0, false, 0);
             return true;
         }
-        if strategy != Strategy::Auto || waiting < COMMIT_FILES_MIN {
+        if policy.strategy != Strategy::Auto || waiting < COMMIT_FILES_MIN {
             return false;
         }
-        let tries = waiting >= COMMIT_FILES && self.refused >= TRY_EVERY;
-        self.refused = if tries { 0 } else { self.refused + 1 };
+        let patience = self.patience.clamp(BULKS.0, BULKS.1);
+        self.refused = self.refused.saturating_add(u32::from(is_another));
+        let crowd = if policy.is_crowded_for(waiting) { CROWDED } else { 1 };
+        let tries = waiting >= COMMIT_FILES && rested && self.refused > patience * crowd;
+        if tries {
+            (self.refused, self.patience, self.tried, self.seen) = (0, patience * 2, true, 0);
+        }
         tries
     }
 
+    /// Whether a commit may be tried this long after the last one.
+    pub(crate) fn is_rested(&self, since: Duration) -> bool {
+        self.commit.is_none_or(|took| since >= took.saturating_mul(REST))
+    }
+
     /// As [`Costs::prefers_commit`], but only by what has been measured: nothing is tried.
-    pub(crate) fn is_worth(&self, strategy: Strategy, waiting: usize, depth: usize) -> bool {
-        match strategy {
+    pub(crate) fn is_worth(&self, policy: Policy, waiting: usize, depth: usize) -> bool {
+        match policy.strategy {
             Strategy::Files => return false,
             Strategy::Filesystem => return waiting > 0,
             Strategy::Auto if waiting < COMMIT_FILES_MIN => return false,
@@ -115,7 +145,7 @@ impl Costs {
         if !is_measured && waiting < COMMIT_FILES {
             return false;
         }
-        let Some(commit) = self.commit else { return true };
+        let Some(commit) = self.commit else { return !policy.is_crowded_for(waiting) };
         let file = self.file.unwrap_or(FILE);
         let rounds = waiting.div_ceil(depth.max(1));
         commit < file.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX))
@@ -149,7 +179,9 @@ impl Costs {
 
     pub(crate) fn note_commit(&mut self, took: Duration) {
         self.was_dear = took > DEAR;
-        self.commit = Some(mix(self.commit, took));
+        // What was known before a trial is long ago.
+        let before = if self.tried { None } else { self.commit };
+        self.commit = Some(mix(before, took));
     }
 }
 
@@ -167,41 +199,87 @@ mod tests {
         Costs { file: Some(file), commit: Some(commit), ..Costs::default() }
     }
 
+    fn by(strategy: Strategy) -> Policy {
+        Policy { strategy, ..Policy::default() }
+    }
+
+    /// What is decided by default, when a commit could be tried.
+    fn prefers(costs: &mut Costs, waiting: usize, depth: usize) -> bool {
+        costs.prefers_commit(by(Strategy::Auto), waiting, depth, true)
+    }
+
     #[test]
     fn a_lone_file_is_never_committed_with_others() {
-        assert!(!Costs::default().prefers_commit(Strategy::Auto, 3, 16));
-        assert!(!measured(100 * MS, MS).prefers_commit(Strategy::Auto, 3, 16));
-        assert!(Costs::default().prefers_commit(Strategy::Filesystem, 1, 16));
-        assert!(!measured(100 * MS, MS).prefers_commit(Strategy::Files, 1000, 16));
+        assert!(!prefers(&mut Costs::default(), 3, 16));
+        assert!(!prefers(&mut measured(100 * MS, MS), 3, 16));
+        let filesystem = by(Strategy::Filesystem);
+        assert!(Costs::default().prefers_commit(filesystem, 1, 16, true));
+        let files = by(Strategy::Files);
+        assert!(!measured(100 * MS, MS).prefers_commit(files, 1000, 16, true));
     }
 
     #[test]
     fn many_files_are_committed_where_that_is_faster() {
-        assert!(Costs::default().prefers_commit(Strategy::Auto, 24, 16));
+        assert!(prefers(&mut Costs::default(), 24, 16));
         let mut costs = measured(MS, 3 * MS);
-        assert!(!costs.prefers_commit(Strategy::Auto, 48, 16), "three rounds of 1 ms");
-        assert!(costs.prefers_commit(Strategy::Auto, 49, 16));
+        assert!(!prefers(&mut costs, 48, 16), "three rounds of 1 ms");
+        assert!(prefers(&mut costs, 49, 16));
     }
 
     #[test]
     fn who_only_has_bulks_finds_out_what_files_cost_once_a_commit_was_dear() {
         let mut costs = Costs { commit: Some(20 * MS), ..Costs::default() };
-        assert!(costs.prefers_commit(Strategy::Auto, 10_000, 64));
-        assert!(!costs.prefers_commit(Strategy::Auto, 23, 64), "these are measured one by one");
+        assert!(prefers(&mut costs, 10_000, 64));
+        assert!(!prefers(&mut costs, 23, 64), "these are measured one by one");
         costs.note_commit(640 * MS);
-        assert!(costs.prefers_commit(Strategy::Auto, 3_992, 64), "the rest of a bulk of 64 MB");
+        assert!(prefers(&mut costs, 3_992, 64), "the rest of a bulk of 64 MB");
         costs.note_commit(20_000 * MS);
-        assert!(!costs.prefers_commit(Strategy::Auto, 10_000, 64), "157 rounds of 20 ms");
+        assert!(!prefers(&mut costs, 10_000, 64), "157 rounds of 20 ms");
         costs.note_file(100 * MS);
-        assert!(costs.prefers_commit(Strategy::Auto, 10_000, 64), "both are slow here");
+        assert!(prefers(&mut costs, 10_000, 64), "both are slow here");
+    }
+
+    /// The bulks of so many files of which a commit is tried, among this many. Their files are begun
+    /// one by one, with a decision each.
+    fn tries(costs: &mut Costs, policy: Policy, files: usize, bulks: usize) -> Vec<usize> {
+        let tried = |costs: &mut Costs| {
+            (1..=files).rev().any(|waiting| costs.prefers_commit(policy, waiting, 16, true))
+        };
+        (0..bulks).filter(|_| tried(costs)).collect()
     }
 
     #[test]
     fn a_commit_that_was_dear_is_tried_again_seldom() {
         let mut costs = measured(MS, 500 * MS);
-        let tries = (0..1000).filter(|_| costs.prefers_commit(Strategy::Auto, 100, 16)).count();
-        assert_eq!(tries, 15);
+        let auto = by(Strategy::Auto);
+        assert_eq!(tries(&mut costs, auto, 100, 1000), [8, 25, 58, 123, 252, 509, 766]);
         costs.note_commit(MS);
-        assert!(costs.commit.unwrap() < 400 * MS);
+        assert_eq!(costs.commit, Some(MS), "what is long ago does not count");
+        assert!(prefers(&mut costs, 100, 16));
+    }
+
+    #[test]
+    fn while_others_data_waits_a_commit_is_hardly_tried() {
+        let strangers = Policy { unwritten: 1 << 30, ..by(Strategy::Auto) };
+        let mut costs = Costs::default();
+        assert!(tries(&mut costs, strangers, 100, 128).is_empty(), "nothing is known of commits");
+        let mut costs = measured(MS, 500 * MS);
+        assert_eq!(tries(&mut costs, strangers, 100, 1000), [128, 385, 898]);
+        let mut costs = measured(MS, 3 * MS);
+        assert!(
+            costs.prefers_commit(strangers, 49, 16, true),
+            "it is known to be fast all the same"
+        );
+    }
+
+    #[test]
+    fn trials_take_little_of_the_time() {
+        let mut costs = measured(MS, 500 * MS);
+        assert!(!costs.is_rested(15_999 * MS) && costs.is_rested(16_000 * MS));
+        let auto = by(Strategy::Auto);
+        assert!((0..1000).all(|_| {
+            !costs.prefers_commit(auto, 100, 16, false) && !costs.prefers_commit(auto, 1, 16, false)
+        }));
+        assert!(prefers(&mut costs, 100, 16));
     }
 }
