@@ -79,7 +79,7 @@ impl Engine {
         kind: Kind,
         since: u64,
     ) -> Verdict {
-        let file = description.file();
+        let (file, asked_at) = (description.file(), Instant::now());
         add(&self.counts.files, 1);
         let known = FileId::of(file);
         let Ok(id) = known else {
@@ -104,6 +104,8 @@ impl Engine {
         let Ended { verdict, in_vain } = self.files().end(id, verdict, || description.keep().ok());
         self.tell(in_vain, &verdict);
         self.go_on();
+        self.counts.latency_ns.note(nanoseconds(asked_at.elapsed()));
+        self.counts.batches.note(1);
         self.failed(verdict)
     }
 

@@ -25,7 +25,8 @@ pub trait Description {
     /// The file.
     fn file(&self) -> &File;
 
-    /// A reference that stays valid.
+    /// A reference that stays valid. The engine calls this under its lock: it must neither wait for
+    /// anything nor use the engine.
     ///
     /// # Errors
     /// If the descriptor cannot be duplicated.

@@ -81,7 +81,9 @@ impl Durable {
         Self::clone(&own)
     }
 
-    /// Makes another engine on this runtime, for a program that needs different settings.
+    /// Makes another engine on this runtime, for a program that needs different settings. Sync each
+    /// file by one engine only: the kernel tells a description of an error once, so an engine that
+    /// did not hear it would say that all is well. Each runtime has an engine of its own, too.
     ///
     /// # Errors
     /// As for building a workqueue.

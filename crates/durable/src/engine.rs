@@ -373,8 +373,13 @@ impl Engine {
         add(&self.counts.commits, 1);
         let Committed { verdicts, is_forbidden, one_by_one, lost } =
             commit::all(&*self.system, &syncs, early, commits);
-        let counter = if one_by_one { &self.counts.files } else { &self.counts.committed };
-        add(counter, syncs.len() as u64);
+        if one_by_one {
+            add(&self.counts.files, syncs.len() as u64);
+        } else if lost.is_none() {
+            // What has failed was not made durable by it.
+            let durable = verdicts.iter().filter(|verdict| verdict.is_ok()).count();
+            add(&self.counts.committed, durable as u64);
+        }
         if is_forbidden {
             self.note_commits(device, false, false);
         }
