@@ -106,6 +106,22 @@ fn hits_and_misses_are_those_of_the_group() {
 }
 
 #[test]
+fn what_a_group_may_not_have_any_more_goes_even_if_nothing_of_it_fits() {
+    for (max, weight) in [(0, 1), (9, 10)] {
+        let builder = Cache::builder().capacity(100_000).weigher(move |_, _| weight);
+        let cache = builder.build().unwrap();
+        let group = cache.group("tenant");
+        (0..4000).for_each(|key| _ = cache.insert_in(&group, key, key));
+        assert_eq!(group.stats().weight, 4000 * u64::from(weight));
+        group.set_max(max);
+        (4000..6000).for_each(|key| _ = cache.insert_in(&group, key, key));
+        let left = group.stats().weight;
+        assert!(left <= max, "{left} of {max}");
+        assert_eq!(cache.weight(), left);
+    }
+}
+
+#[test]
 fn the_default_group_has_figures_and_limits_also_where_it_is_alone() {
     let cache = Cache::builder().capacity(100).shards(1).build().unwrap();
     (0..60).for_each(|key| _ = cache.insert(key, key));

@@ -40,7 +40,12 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         let weight = weight as u64;
         // Checked first, so that nothing is evicted in vain.
         let Some(left) = self.capacity.checked_sub(weight) else { return Room::None };
-        if self.pinned > left || self.counted(group).is_some_and(|group| !group.may_have(weight)) {
+        if self.pinned > left {
+            return Room::None;
+        }
+        if self.counted(group).is_some_and(|group| !group.may_have(weight)) {
+            // The limit may have been lowered, to nothing even.
+            self.trim(group, weight, common, gone);
             return Room::None;
         }
         let is_trimmed = !self.is_full(group, 0) || self.trim(group, weight, common, gone);
