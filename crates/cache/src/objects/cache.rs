@@ -72,6 +72,8 @@ pub(super) struct Inner<K, V, S> {
     pub(super) shards: Box<[Part<K, V>]>,
     /// Indexed by the numbers of threads. Their count is a power of two.
     pub(super) finds: Box<[Finds]>,
+    /// The most that [`Cache::stats`] has told of both.
+    told: Finds,
     pub(super) number: usize,
 }
 
@@ -120,7 +122,15 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         };
         let shards = (0..common.shards).map(part).collect();
         let finds = (0..cpus.next_power_of_two().min(FINDS_MAX)).map(|_| Finds::default());
-        Self { inner: Arc::new(Inner { common, shards, finds: finds.collect(), number }) }
+        Self {
+            inner: Arc::new(Inner {
+                common,
+                shards,
+                finds: finds.collect(),
+                told: Finds::default(),
+                number,
+            }),
+        }
     }
 
     /// The value of a key.
@@ -556,10 +566,14 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         for part in &self.inner.shards {
             stats.add(&part.shard.read());
         }
-        for finds in &self.inner.finds {
-            stats.hits += finds.hits.load(Relaxed);
-            stats.misses += finds.misses.load(Relaxed);
-        }
+        let sum = |of: fn(&Finds) -> &AtomicU64| {
+            self.inner.finds.iter().map(|finds| of(finds).load(Relaxed)).sum::<u64>()
+        };
+        // A thread that was interrupted while it counted takes back what others counted meanwhile.
+        // Nobody is to see that.
+        let grown = |told: &AtomicU64, sum: u64| told.fetch_max(sum, Relaxed).max(sum);
+        stats.hits = grown(&self.inner.told.hits, sum(|finds| &finds.hits));
+        stats.misses = grown(&self.inner.told.misses, sum(|finds| &finds.misses));
         stats
     }
 }

@@ -20,7 +20,7 @@ use super::shard::Shard;
 pub struct Stats {
     /// Reads that found a value. Where there are more threads than CPUs, some are not counted.
     pub hits: u64,
-    /// Reads that found none.
+    /// Reads that found none. The same holds.
     pub misses: u64,
     /// Insertions of keys that were not in the cache.
     pub insertions: u64,
