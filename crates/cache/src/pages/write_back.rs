@@ -15,6 +15,10 @@ use super::group::Counters;
 use super::shard::{Shard, Ticket};
 use crate::sync::atomic::Ordering::Relaxed;
 
+/// A disk that has refused this many pages in a row is taken to refuse all: such an answer may take
+/// seconds. Chosen: a run.
+const REFUSED: u64 = CHUNK;
+
 /// Pages of a shard that are being written.
 struct Writing<'a> {
     shard: &'a Shard,
@@ -35,6 +39,12 @@ impl Writing<'_> {
                 let Some(frame) = table.frame_of(key, was) else { continue };
                 let mut flags = table.flags(frame).without(Flags::WRITING);
                 if written && !flags.has(Flags::DIRTY) {
+                    // It goes to the lists of clean pages: among the dirty ones, victims may not be
+                    // looked for.
+                    if !flags.has(Flags::OUT) {
+                        table.policy.remove(local, frame);
+                        flags = flags.or(Flags::OUT);
+                    }
                     table.policy.set_clean(frame);
                 } else {
                     flags = flags.or(Flags::DIRTY);
@@ -175,28 +185,42 @@ impl Core {
     }
 
     /// Writes a page back, with those that follow. If that fails, writes each by itself, so that
-    /// one that cannot be written keeps no other from the disk. Returns how many pages that were,
-    /// how many of them were written, and the result of the run.
+    /// one that cannot be written keeps no other from the disk. `refused` counts the pages that
+    /// failed by themselves one after the other: once these are many, a run that fails is taken to
+    /// fail altogether if its ends do. Returns how many pages that were, how many of them were
+    /// written, and the result of the run.
     fn write_run_or_each(
         &self,
         file: &FileState,
         wanted: Range<u64>,
         buffer: &mut Vec<u8>,
         wait: bool,
+        refused: &mut u64,
     ) -> (u64, u64, Result<(), FileError>) {
         let first = wanted.start;
+        let count = |result: &Result<(), FileError>, pages: u64, refused: &mut u64| match result {
+            Ok(()) if pages > 0 => *refused = 0,
+            Ok(()) => {}
+            Err(_) => *refused += 1,
+        };
         let (pages, result) = self.write_run(file, wanted, buffer, Until::Written, wait);
         if result.is_ok() || pages == 1 {
             self.note_bad(file, first, &result);
+            count(&result, pages, refused);
             return (pages, if result.is_ok() { pages } else { 0 }, result);
         }
-        let alone = (first..first + pages).map(|page| {
+        let mut one = |page: u64, refused: &mut u64| {
             let (pages, result) =
                 self.write_run(file, page..page + 1, buffer, Until::Written, wait);
             self.note_bad(file, page, &result);
+            count(&result, pages, refused);
             if result.is_ok() { pages } else { 0 }
-        });
-        let written = alone.sum();
+        };
+        let last = first + pages - 1;
+        let mut written = one(first, refused) + one(last, refused);
+        if *refused < REFUSED {
+            written += (first + 1..last).map(|page| one(page, refused)).sum::<u64>();
+        }
         (pages, written, result)
     }
 
@@ -228,13 +252,14 @@ impl Core {
     ) -> Result<(), FileError> {
         let mut buffer = Vec::new();
         let mut result = Ok(());
-        let mut next = pages.start;
+        let (mut next, mut refused) = (pages.start, 0);
         for page in self.unwritten_in(file, pages) {
             if page < next {
                 continue;
             }
             let wanted = page..pages.end;
-            let (tried, _, written) = self.write_run_or_each(file, wanted, &mut buffer, true);
+            let (tried, _, written) =
+                self.write_run_or_each(file, wanted, &mut buffer, true, &mut refused);
             next = page + tried.max(1);
             result = result.and(written);
         }
@@ -288,7 +313,7 @@ impl Core {
         keys.dedup();
         let mut left = Left { core: self, keys: keys.into_iter() };
         let mut buffer = Vec::new();
-        let mut written = 0;
+        let (mut written, mut refused) = (0, 0);
         let mut next = None;
         for key in left.keys.by_ref() {
             if next.is_some_and(|next| (key.file(), key.page()) < next) {
@@ -299,7 +324,8 @@ impl Core {
             // The run ends before a bad page, which would make it fail.
             let bad = file.bad_pages.first_from(key.page() + 1);
             let wanted = key.page()..bad.unwrap_or(end);
-            let (tried, done, result) = self.write_run_or_each(&file, wanted, &mut buffer, false);
+            let (tried, done, result) =
+                self.write_run_or_each(&file, wanted, &mut buffer, false, &mut refused);
             written += done as usize;
             // Not a `Key`: there is none for the page after the last one of the largest file.
             next = Some((key.file(), key.page() + tried.max(1)));

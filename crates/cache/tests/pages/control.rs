@@ -173,3 +173,32 @@ fn no_name_of_a_group_is_taken_for_lines() {
     // Paths are not lines of text: they have the name as it is.
     assert_eq!(text(&cache, &format!("cache/group/{name}/min")), "0");
 }
+
+/// With swappiness 0 only clean pages go. What was written back is one of them.
+#[test]
+fn what_was_written_back_is_clean_for_the_policy_too() {
+    let builder = PageCache::builder(16 << 20).shards(1).background(ByHand::default());
+    let cache = builder.dirty(100, 100).build().unwrap();
+    let group = cache.group("tenant").build();
+    group.set_swappiness(0);
+    let frames = cache.stats().frames as u64;
+    let file = cache.open(Disk::new(2 * frames as usize * PAGE), &group).unwrap();
+    let (cold, hot) = (frames * 3 / 4, frames / 2);
+    (0..cold).for_each(|page| file.write(page * PAGE as u64, &[1; PAGE]).unwrap());
+    file.flush_all().unwrap();
+    let (dirty, clean) = ages(&cache).iter().fold((0, 0), |sum, of| (sum.0 + of.1, sum.1 + of.2));
+    assert_eq!((dirty, clean), (0, cold));
+    let mut random = 1_u64;
+    let mut read = |count: u64| {
+        for _ in 0..count {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let page = cold + (random >> 33) % hot;
+            file.read(page * PAGE as u64, &mut [0; PAGE]).unwrap();
+        }
+    };
+    read(20 * hot);
+    let before = cache.stats().total;
+    read(4 * hot);
+    let misses = cache.stats().total.misses - before.misses;
+    assert!(misses < 4 * hot / 20, "{misses} of {} were missed", 4 * hot);
+}
