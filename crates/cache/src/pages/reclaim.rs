@@ -30,8 +30,9 @@ const WATERMARKS: (usize, usize) = (256, 128);
 const FREE_MAX: usize = 256;
 /// The most frames that are freed under one hold of the lock.
 const BATCH: usize = 32;
-/// Pages that a writer writes back at a time.
-const THROTTLE: u64 = 32;
+/// The fewest pages that a writer writes back at a time. A writer of one page pays for those before
+/// it who owed less than this, so it is few.
+const THROTTLE: u64 = 8;
 
 /// Background work that was found necessary while a shard was locked. It is [asked
 /// for](Core::ask_for) when the shard is unlocked, because the code that runs it is the program's,
@@ -251,14 +252,15 @@ impl Core {
         let trigger = self.dirty_limit(group, shares.1).max(target + 1);
         // At the trigger, a writer owes as much as it writes; beyond, up to twice as much.
         let share = ((dirty - target) * 256 / (trigger - target)).min(512) as u64;
-        let owed = (pages.end - pages.start) * share;
-        group.debt.fetch_add(owed, Relaxed);
-        let paid = |debt: u64| debt.checked_sub(THROTTLE * 256);
-        if group.debt.fetch_update(Relaxed, Relaxed, paid).is_ok() {
+        let pages = pages.end - pages.start;
+        group.debt.fetch_add(pages * share, Relaxed);
+        let due = |debt: u64| (debt / 256).min(THROTTLE.max(2 * pages));
+        let pay = |debt: u64| (due(debt) >= THROTTLE).then(|| debt - due(debt) * 256);
+        if let Ok(debt) = group.debt.fetch_update(Relaxed, Relaxed, pay) {
             Counters::add(&group.counters.throttled, 1);
             let errors = || group.counters.write_back_errors.load(Relaxed);
             let before = errors();
-            if self.write_some(group, THROTTLE as usize) == 0 && errors() != before {
+            if self.write_some(group, due(debt) as usize) == 0 && errors() != before {
                 group.stuck.store(true, Relaxed);
             }
         }

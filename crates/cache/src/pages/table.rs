@@ -62,7 +62,7 @@ pub(super) struct Table {
     turns: u64,
     /// Ranges of pages, by file, that must not be loaded now.
     pub(super) busy: Vec<(u16, Range<u64>)>,
-    /// The word of `unwritten` up to which dirty pages were looked for.
+    /// The frame up to which dirty pages were looked for.
     hand: usize,
 }
 

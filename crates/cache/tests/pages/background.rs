@@ -75,6 +75,26 @@ fn without_background_writers_pay_and_the_trigger_holds() {
     assert!(disk.counts.writes.load(SeqCst) > 0);
 }
 
+/// Each page that a writer makes dirty costs it a page, and it may pay for those who owed less than
+/// the least that is paid.
+#[test]
+fn no_write_pays_for_many_others() {
+    let (cache, disk, file) = open(Nobody);
+    let frames = cache.stats().frames as u64;
+    let written = || disk.log.lock().unwrap().iter().map(|(_, len)| len / PAGE).sum::<usize>();
+    let (mut most, mut random) = (0, 1_u64);
+    for _ in 0..2 * frames {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        // The pages are far apart, so no run is longer than a page.
+        let page = (random >> 33) % (4 * PAGES as u64 / 67) * 67;
+        let before = written();
+        file.write(page * PAGE as u64, &[1; PAGE]).unwrap();
+        most = most.max(written() - before);
+    }
+    assert!(cache.stats().total.throttled > 0);
+    assert!((1..=8).contains(&most), "{most} pages were written in one write");
+}
+
 #[test]
 fn what_is_wanted_soon_is_read_in_the_background() {
     let jobs = ByHand::default();

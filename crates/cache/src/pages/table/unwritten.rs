@@ -58,26 +58,39 @@ impl Table {
         self.unwritten_count
     }
 
-    /// Goes round the frames and returns about `count` dirty pages of wanted files: those that were
+    /// Goes round the frames and returns up to `count` dirty pages of wanted files: those that were
     /// not returned for the longest time.
     pub(in crate::pages) fn next_dirty(
         &mut self,
         count: usize,
         wanted: impl Fn(u16) -> bool,
     ) -> Vec<Key> {
+        let words = self.unwritten.len();
         let mut keys = Vec::new();
-        for _ in 0..self.unwritten.len() {
-            self.hand = (self.hand + 1) % self.unwritten.len();
-            for frame in self.unwritten_of(self.hand) {
+        if words == 0 {
+            return keys;
+        }
+        let from = self.hand % (words * 64);
+        let mut hand = from;
+        // The word that the hand points into comes twice: from the hand on, and at the end up to it.
+        'round: for step in 0..=words {
+            let word = (from / 64 + step) % words;
+            for frame in self.unwritten_of(word) {
+                let is_before = (frame as usize) < from;
+                if word == from / 64 && is_before != (step == words) {
+                    continue;
+                }
                 let key = self.key(frame);
                 if self.flags(frame).has(Flags::DIRTY) && wanted(key.file()) {
                     keys.push(key);
+                    hand = frame as usize + 1;
+                    if keys.len() == count {
+                        break 'round;
+                    }
                 }
             }
-            if keys.len() >= count {
-                break;
-            }
         }
+        self.hand = hand;
         keys
     }
 }
