@@ -42,7 +42,8 @@ pub enum BlockError {
     /// trusted: every later write and flush fails with [`BlockError::Poisoned`].
     #[error("making data durable failed: {0}")]
     Flush(#[source] io::Error),
-    /// An earlier flush failed; what it covered may be lost. Reopen the volume to go on.
+    /// An earlier flush failed, so what it covered may be lost, or the file was cut off. Reopen the
+    /// volume to go on.
     #[error("an earlier flush failed and data may be lost: reopen the volume and check it")]
     Poisoned,
     /// The cipher failed, which it has no reason to.

@@ -85,6 +85,24 @@ impl File {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What to say of a file that was cut off. A later write behind its end would make it longer
+    /// again, with zeroes for what is gone, and nobody would be told: so none is accepted any more.
+    fn has_shrunk(&self) -> io::Error {
+        self.syncs.poison();
+        io::Error::new(io::ErrorKind::UnexpectedEof, "the file has become shorter than the volume")
+    }
+
+    /// Fails if the file was cut off.
+    fn check_length(&self) -> Result<(), BlockError> {
+        let file = self.file.metadata().ok().filter(fs::Metadata::is_file);
+        match file {
+            Some(file) if file.len() < self.start + self.size => {
+                Err(BlockError::Flush(self.has_shrunk()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn write_in_turn(&self, offset: u64, data: &[u8]) -> Result<(), BlockError> {
         let result = self.file.write_all_at(data, self.start + offset);
         result.map_err(|error| io_error("write", offset, data.len(), error))
@@ -143,9 +161,7 @@ impl Block for File {
         check_range(self, offset, data.len() as u64);
         let result = self.file.read_exact_at(data, self.start + offset);
         let error = |error: io::Error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => {
-                io::Error::new(error.kind(), "the file has become shorter than the volume")
-            }
+            io::ErrorKind::UnexpectedEof => self.has_shrunk(),
             _ => error,
         };
         result.map_err(|of| io_error("read", offset, data.len(), error(of)))
@@ -196,12 +212,16 @@ impl Block for File {
 
     fn flush(&self) -> Result<(), BlockError> {
         self.forced.syncs();
+        self.check_length()?;
         self.syncs.run(|file| file.sync_data().map_err(SyncError::Lost))
     }
 
     fn flush_through(&self, durable: &Durable, done: Done) {
         self.forced.syncs();
-        self.syncs.run_shared(durable, done);
+        match self.check_length() {
+            Ok(()) => self.syncs.run_shared(durable, done),
+            Err(error) => done(Err(error)),
+        }
     }
 
     fn write_through(&self, durable: &Durable, offset: u64, data: &mut [u8], done: Done) {
@@ -322,6 +342,24 @@ mod tests {
         let mut before = vec![0; 8192];
         file.read_exact_at(&mut before, 0).unwrap();
         assert!(before.iter().all(|byte| *byte == 0), "bytes before the range were written");
+    }
+
+    #[test]
+    fn a_file_that_was_cut_off_is_not_made_longer_again() {
+        for notices in ["a read", "a flush"] {
+            let (file, device) = device(64 << 10);
+            file.set_len(8192 + (32 << 10)).unwrap();
+            device.write(0, &mut [1; 4096], Durability::Written).unwrap();
+            let error = match notices {
+                "a read" => device.read(60 << 10, &mut [0; 4096]).unwrap_err(),
+                _ => device.flush().unwrap_err(),
+            };
+            assert!(error.to_string().contains("shorter than the volume"), "{notices}: {error}");
+            let refused = device.write(60 << 10, &mut [1; 4096], Durability::Written);
+            assert!(matches!(refused, Err(BlockError::Poisoned)), "{notices}: {refused:?}");
+            assert!(device.flush().is_err());
+            assert_eq!(file.metadata().unwrap().len(), 8192 + (32 << 10));
+        }
     }
 
     #[test]

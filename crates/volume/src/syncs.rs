@@ -103,6 +103,11 @@ impl Syncs {
         if self.poisoned.load(Ordering::Acquire) { Err(BlockError::Poisoned) } else { Ok(()) }
     }
 
+    /// Notes that data was lost in another way than by a sync that failed.
+    pub(crate) fn poison(&self) {
+        self.poisoned.store(true, Ordering::Release);
+    }
+
     /// Runs a sync on a description that no other sync has meanwhile. A loss poisons the device for
     /// ever.
     pub(crate) fn run<T>(
