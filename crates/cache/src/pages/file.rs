@@ -520,8 +520,7 @@ impl CachedFile {
         core.discard(file, offset, length)
     }
 
-    /// Writes zeroes, 8 MiB at a time: who uses other parts of the file does not wait. If it fails,
-    /// part of the range may be zeroed, and the rest is unchanged.
+    /// Writes zeroes, 8 MiB at a time. If it fails, some are written, and the rest is unchanged.
     pub fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), FileError> {
         let (core, file) = self.parts();
         core.write_zeroes(file, offset, length)

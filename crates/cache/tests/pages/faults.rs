@@ -580,23 +580,3 @@ fn that_there_was_no_room_is_forgotten_once_there_is() {
         }
     }
 }
-
-#[test]
-fn a_disk_that_refuses_everything_is_not_asked_for_each_page() {
-    const RUN: usize = 64;
-    let disk = Disk::new(32 * RUN * PAGE);
-    let cache = PageCache::builder(4 << 20).page_size(PAGE).background(ByHand::default());
-    let cache = cache.dirty(100, 100).build().unwrap();
-    let file = cache.open(disk.clone(), &cache.group("all").build()).unwrap();
-    file.write(0, &vec![1; 32 * RUN * PAGE]).unwrap();
-    disk.failing.writes.store(1, SeqCst);
-    for flushes in 1..=2 {
-        file.flush_all().unwrap_err();
-        let tried = disk.counts.writes.load(SeqCst) / flushes;
-        assert!(tried <= 2 * RUN + 3 * 32, "{tried} writes in each flush");
-    }
-    assert_eq!(cache.stats().total.dirty, (32 * RUN * PAGE) as u64, "nothing is lost");
-    disk.failing.writes.store(0, SeqCst);
-    file.flush_all().unwrap();
-    assert!(disk.durable().iter().all(|byte| *byte == 1));
-}
