@@ -10,12 +10,12 @@ use crate::layout::Layout;
 use crate::record::{Decided, Record};
 
 /// The version of the text. Any other is refused.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// Decisions, with the machine for which they were made.
 ///
-/// As text, it is lines of JSON: the version and the machine, then one line for each decision. The
-/// text need not come from a trusted source: whatever it is, it is either refused or replayed.
+/// As text, it is lines of JSON: the version, the machine and the number of decisions, then one line
+/// for each decision. The text need not come from a trusted source: whatever it is, it is either refused or replayed.
 ///
 /// ```
 /// use homing_sched::{Affinity, Asked, Attributes, DecisionLog, Layout, PoolId, Recording, Shares, Snapshot};
@@ -47,6 +47,8 @@ pub struct DecisionLog {
 #[derive(Serialize, Deserialize)]
 struct Head {
     decisions_version: u32,
+    /// How many lines follow, so that a log that was cut off is noticed.
+    decisions: usize,
     machine: Machine,
 }
 
@@ -93,7 +95,11 @@ impl DecisionLog {
 
 impl fmt::Display for DecisionLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let head = Head { decisions_version: VERSION, machine: self.machine().clone() };
+        let head = Head {
+            decisions_version: VERSION,
+            decisions: self.records.len(),
+            machine: self.machine().clone(),
+        };
         writeln!(f, "{}", serde_json::to_string(&head).map_err(|_| fmt::Error)?)?;
         self.records.iter().try_for_each(|record| {
             writeln!(f, "{}", serde_json::to_string(record).map_err(|_| fmt::Error)?)
@@ -121,7 +127,16 @@ impl FromStr for DecisionLog {
             let record = serde_json::from_str(line);
             record.map_err(|problem| error(index + 2, format!("is not a decision: {problem}")))
         });
-        Ok(Self { layout, records: records.collect::<Result<_, _>>()? })
+        let records: Vec<_> = records.collect::<Result<_, _>>()?;
+        if records.len() != head.decisions {
+            let problem = format!(
+                "tells of {} decisions, and {} follow: lines are missing, or there are too many",
+                head.decisions,
+                records.len()
+            );
+            return Err(error(1, problem));
+        }
+        Ok(Self { layout, records })
     }
 }
 
@@ -202,8 +217,13 @@ mod tests {
         let text = log("2x2x2x2").to_string();
         let refused = |text: &str| text.parse::<DecisionLog>().unwrap_err().to_string();
         assert!(refused("").starts_with("line 1 is not what"), "{}", refused(""));
-        let older = text.replacen("\"decisions_version\":4", "\"decisions_version\":3", 1);
-        assert_eq!(refused(&older), "line 1 is of version 3, and this reads 4");
+        let older = text.replacen("\"decisions_version\":5", "\"decisions_version\":4", 1);
+        assert_eq!(refused(&older), "line 1 is of version 4, and this reads 5");
+        let lines: Vec<_> = text.lines().collect();
+        for some in [&lines[..1], &lines[..9], &[&lines[..4], &lines[5..]].concat()] {
+            let refused = refused(&(some.join("\n") + "\n"));
+            assert!(refused.starts_with("line 1 tells of 14 decisions, and "), "{refused}");
+        }
         let cut = &text[..text.len() - 10];
         assert!(refused(cut).starts_with("line 15 is not a decision: EOF"), "{}", refused(cut));
         let wild = text.replacen("\"pull_cost\":400", "\"pull_cost\":90", 1);
@@ -222,6 +242,8 @@ mod tests {
         )) {
             let text = log("2x2x2x2").to_string();
             let (head, rest) = text.split_once('\n').unwrap();
+            let head = head.replacen("\"decisions\":14", "\"decisions\":1", 1);
+            prop_assert!(head.len() == text.find('\n').unwrap() - 1);
             let mut numbers: Vec<(usize, usize)> = Vec::new();
             let mut begin = None;
             for (at, byte) in rest.bytes().enumerate() {
