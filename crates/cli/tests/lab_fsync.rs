@@ -154,7 +154,8 @@ fn ctrl_c_prints_what_has_ended_and_leaves_no_files() {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && errors.starts_with("stopped"), "{errors}");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors.starts_with("homing: stopped"), "{errors}");
     assert!(!rows(&String::from_utf8(output.stdout).unwrap()).is_empty());
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

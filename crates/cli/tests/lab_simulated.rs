@@ -260,9 +260,11 @@ fn advice_names_the_attributes_and_gives_the_evidence() {
         assert!(told.contains(text), "no {text} in\n{told}");
     }
     let host = ["--host", "confined", "--json"];
-    let advice: Value =
+    let told: Value =
         serde_json::from_str(&succeeds(folder.path(), &[&args[..], &host].concat())).unwrap();
-    let advice = advice.as_array().unwrap();
+    assert_eq!((&told["machine"], &told["host"]), (&"1x2x2x1".into(), &"confined".into()));
+    assert_eq!((&told["load"]["issuers"], &told["whole"]), (&1.into(), &true.into()), "{told}");
+    let advice = told["settings"].as_array().unwrap();
     let is_auto = |entry: &Value| entry["affinity_scope"] == "auto";
     assert!(advice.iter().any(is_auto));
     assert!(advice.iter().all(|entry| entry["pull_cost"].is_null() == is_auto(entry)));
@@ -271,6 +273,23 @@ fn advice_names_the_attributes_and_gives_the_evidence() {
     fs::write(folder.path().join("bad.json"), r#"{"depth": 0}"#).unwrap();
     let errors = fails(folder.path(), &["recommend", "--workload", "bad.json"]);
     assert!(errors.contains("depth is 0"), "{errors}");
+}
+
+#[test]
+fn machines_are_listed_with_what_was_drawn_for_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let presets = succeeds(folder.path(), &["list", "--machines"]);
+    assert!(presets.contains("epyc-9654-2s") && presets.contains("384"), "{presets}");
+    let named: Value =
+        serde_json::from_str(&succeeds(folder.path(), &["list", "--machines", "--json"])).unwrap();
+    assert!(named.as_array().unwrap().iter().all(|of| of["cpus"].as_u64().unwrap() > 0));
+    let drawn = ["compare", "--random", "3", "--list"];
+    assert!(succeeds(folder.path(), &drawn).contains("cold_node_ns"));
+    let drawn: Value =
+        serde_json::from_str(&succeeds(folder.path(), &[&drawn[..], &["--json"]].concat()))
+            .unwrap();
+    assert_eq!(drawn.as_array().unwrap().len(), 3);
+    assert!(drawn[2]["drawn"]["wake_ns"].as_u64().unwrap() >= 300, "{drawn}");
 }
 
 #[test]
@@ -295,12 +314,14 @@ fn what_cannot_be_simulated_is_named_with_the_way_out() {
     fs::write(folder.path().join("load.json"), r#"{"depth": 0}"#).unwrap();
     fs::write(folder.path().join("bad.json"), r#"{"depth": -1}"#).unwrap();
     fs::write(folder.path().join("list.json"), "[]").unwrap();
-    let cases: [(&[&str], &[&str]); 17] = [
+    let cases: [(&[&str], &[&str]); 19] = [
         (&["run", "nonesuch"], &["nonesuch", "wq-latency"]),
         (&["run", "wq", "--machine", "ryzen"], &["\"ryzen\"", "ryzen-9-3900x", "4x3x2"]),
         (&["run", "wq", "--seconds", "0"], &["\"0\"", "0.01"]),
         (&["run", "wq", "--shard", "3/2", "--out", "x"], &["\"3/2\"", "2/8"]),
         (&["run", "wq", "--features", "FAST"], &["FAST", "SWQUEUE"]),
+        (&["run", "wq", "--features", ""], &["name parts, or none"]),
+        (&["compare", "--random", "100000"], &["runs, more than 4000000", "--shard"]),
         (&["run", "wq", "--seeds", "-1"], &["'-1'", "--seeds"]),
         (
             &["run", "wq", "aio-fsync", "--machine", "2x2x1"],

@@ -96,7 +96,7 @@ costs! {
     /// Finding 32 KiB in another core's private cache, within the same last-level cache,
     cold_llc_ns = 0, Guessed("contained in every figure that was fitted");
     /// in another last-level cache,
-    cold_node_ns = 2_500, Published("512 lines x (2.6 - 1) x 30 ns (AnandTech, Zen 2 core to core) / 10 in flight");
+    cold_node_ns = 2_500, Guessed("512 lines x (2.6 - 1) x 30 ns / 10 in flight; the latencies are published (AnandTech, Zen 2 core to core), how many lines are in flight is not");
     /// on another node.
     cold_remote_ns = 6_500, Guessed("2.6 times that of another cache");
     /// homing's runtime: putting an item into its queue when no worker is idle.

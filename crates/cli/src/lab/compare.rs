@@ -1,13 +1,13 @@
 //! `homing lab compare`: homing against the kernel's settings on many machines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
 use homing_lab::experiments::{
-    Comparison, Figure, MachineSet, Measure, NOISE_PCT, NamedMachine, Plan, PolicyChoice, STANDARD,
-    Stat, Sweep, Worst, figures, standings,
+    Comparison, Described, Figure, MachineSet, Measure, NOISE_PCT, NamedMachine, Plan,
+    PolicyChoice, STANDARD, Stat, Sweep, Worst, figures, standings,
 };
 use serde_json::{Value, json};
 
@@ -37,6 +37,7 @@ const WORST: usize = 10;
   homing lab compare --machine epyc-9654-2s,ryzen-9-7950x --seeds 3 --scopes
   homing lab compare --machine presets --host pinned
   homing lab compare --machine random:8 --seeds 10    one of them, closely
+  homing lab compare --random 100 --list              what was drawn for each
   homing lab compare --features SWQUEUE --features SWQUEUE,XSTEAL
                                                       what each part is worth
   homing lab compare --policy 'homing auto' --policy CACHE --cost wake_ns=5000
@@ -73,6 +74,10 @@ pub(crate) struct CompareArgs {
     #[arg(long)]
     scopes: bool,
 
+    /// Do not run anything, but show the machines, and what was drawn for them
+    #[arg(long, conflicts_with_all = ["shard", "scopes", "policies"])]
+    list: bool,
+
     /// Run only this policy and SYSTEM, with which all are compared: CACHE+STRICT, 'homing auto',
     /// 'homing numa+strict'. May be given several times
     #[arg(long = "policy", value_name = "NAME", conflicts_with = "scopes")]
@@ -82,7 +87,7 @@ pub(crate) struct CompareArgs {
     shard: ShardArgs,
 
     /// Print JSON: {"whole", "policies", "default", "auto", "features"}: what each policy did in each
-    /// place, then the places of each comparison, the worst first
+    /// place, then the places of each comparison, the worst first; with --list an array of machines
     #[arg(long)]
     json: bool,
 }
@@ -136,10 +141,19 @@ fn machines(name: &str, draw: u64) -> anyhow::Result<MachineSet> {
 
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let set = args.set()?;
+    if args.list {
+        let machines = set.described();
+        return if args.json {
+            output::print_json(&machines)
+        } else {
+            output::print_text(&(machine_table(&machines) + "\n"))
+        };
+    }
     let plan = args.model.plan(None, args.seeds, args.milliseconds * 1_000_000)?;
     let choice = args.choice(&plan)?;
     let sweep = || Sweep::of_machines(&set, &choice, &plan);
-    let Some(cells) = args.shard.run(sweep, set.cells(&plan, &choice))? else {
+    let count = set.count(&plan, &choice);
+    let Some(cells) = args.shard.run(sweep, set.cells(&plan, &choice), count)? else {
         return Ok(());
     };
     let (measures, whole) = simulate(&cells, |_| true)?;
@@ -158,6 +172,27 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     }
     output::print_text(&(told(&measures) + "\n"))?;
     fail_if_stopped(whole)
+}
+
+fn machine_table(machines: &[Described]) -> String {
+    let costs: BTreeSet<&str> = machines.iter().flat_map(|of| of.drawn.keys().copied()).collect();
+    let loads = ["item, us", "issuer, us", "depth", "placement", "disk read, us"];
+    let header: Vec<&str> = ["machine"].into_iter().chain(loads).chain(costs.clone()).collect();
+    let mut table = table(&header);
+    for of in machines {
+        let load = [
+            of.machine.clone(),
+            format!("{:.0}", of.item_us),
+            format!("{:.0}", of.issuer_us),
+            of.depth.to_string(),
+            of.placement.to_owned(),
+            format!("{:.0}", of.disk_read_us),
+        ];
+        let cost = |name: &&str| of.drawn.get(name).map_or_else(String::new, u64::to_string);
+        table.add_row(load.into_iter().chain(costs.iter().map(cost)));
+    }
+    align(&mut table, 1);
+    table.to_string()
 }
 
 fn figure(of: &Figure) -> Value {

@@ -1,10 +1,11 @@
 //! What `homing lab run` prints for people: simulated figures beside the published ones.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use homing_lab::experiments::{
-    Cost, EXPERIMENTS, Experiment, Kind, Measure, Row, bracket, deltas, hosts, places, policies,
-    rms_error, rows,
+    Cost, EXPERIMENTS, Experiment, GivenCosts, Kind, Measure, PRESETS, Row, bracket, error, hosts,
+    places, policies, rows,
 };
 use homing_lab::fsync;
 
@@ -20,6 +21,16 @@ pub(super) fn list() -> String {
     table.to_string()
 }
 
+/// The machines that have names.
+pub(super) fn machines() -> String {
+    let mut table = table(&["machine", "CPUs", "what it is"]);
+    for preset in &PRESETS {
+        let cpus = preset.machine().cpus().len().to_string();
+        table.add_row([preset.name.to_owned(), cpus, preset.about.to_owned()]);
+    }
+    table.to_string()
+}
+
 /// What things cost on a simulated machine, with the source of each figure.
 pub(super) fn costs(costs: &[(&str, Cost)]) -> String {
     let mut table = table(&["cost", "value", "source"]);
@@ -30,10 +41,10 @@ pub(super) fn costs(costs: &[(&str, Cost)]) -> String {
 }
 
 /// A table for each experiment, machine and load.
-pub(super) fn measures(measures: &[Measure]) -> String {
+pub(super) fn measures(measures: &[Measure], costs: &GivenCosts) -> String {
     let mut text = String::new();
     for experiment in &EXPERIMENTS {
-        let rows = rows(experiment, measures);
+        let rows = rows(experiment, measures, costs);
         for (machine, scenario, here) in places(&rows) {
             let (_, unit) = experiment.metric;
             let _ = writeln!(text, "{} on {machine}, {scenario}; {unit}", experiment.name);
@@ -42,6 +53,18 @@ pub(super) fn measures(measures: &[Measure]) -> String {
                 let _ = writeln!(text, "{table}\n");
             }
         }
+    }
+    let seeds: BTreeSet<u64> = measures.iter().map(|measure| measure.key.seed).collect();
+    if seeds.len() == 1 {
+        text.push_str("one seed: nothing tells by how much another would differ; see --seeds\n");
+    } else {
+        let rows = EXPERIMENTS.iter().flat_map(|experiment| rows(experiment, measures, costs));
+        let widest = rows.filter_map(|row| row.delta_sd).fold(0.0, f64::max);
+        let _ = writeln!(
+            text,
+            "means of {} seeds; a change has a standard deviation of at most {widest:.2} points",
+            seeds.len()
+        );
     }
     text.push_str(
         "published: (published change)   *: parameters were fitted to it   \
@@ -59,7 +82,7 @@ fn beside(experiment: &Experiment, rows: &[&Row]) -> Option<comfy_table::Table> 
     header.extend(hosts.iter().map(|host| (*host).to_owned()));
     let mut table = table(&header);
     for (_, about) in experiment.beside {
-        for policy in policies(rows, experiment.baseline) {
+        for policy in policies(rows, experiment) {
             let of = |host: &&str| {
                 let row = rows.iter().find(|r| r.key.policy == policy && r.key.host == **host);
                 row.and_then(|row| row.beside(about))
@@ -82,7 +105,7 @@ fn beside(experiment: &Experiment, rows: &[&Row]) -> Option<comfy_table::Table> 
 
 fn table_of(experiment: &Experiment, rows: &[&Row]) -> comfy_table::Table {
     let hosts = hosts(rows);
-    let policies = policies(rows, experiment.baseline);
+    let policies = policies(rows, experiment);
     let mut header = vec!["policy".to_owned(), "published".to_owned()];
     header.extend(hosts.iter().flat_map(|host| [(*host).to_owned(), "%".to_owned()]));
     let brackets = hosts.len() > 1;
@@ -114,18 +137,15 @@ fn table_of(experiment: &Experiment, rows: &[&Row]) -> comfy_table::Table {
         }
         table.add_row(line);
     }
-    let mut errors = vec!["rms error, points".to_owned(), String::new()];
-    let mut any = false;
-    for host in &hosts {
-        let of_host = rows.iter().copied().filter(|row| row.key.host == *host);
-        let pairs = deltas(of_host, experiment.baseline);
-        any |= !pairs.is_empty();
-        let error =
-            if pairs.is_empty() { String::new() } else { format!("{:.2}", rms_error(&pairs)) };
-        errors.extend([String::new(), error]);
-    }
-    errors.extend(brackets.then(String::new));
-    if any {
+    let error =
+        |host: &&str| error(experiment, rows.iter().copied().filter(|row| row.key.host == *host));
+    if hosts.iter().any(|host| error(host).is_some()) {
+        let mut errors = vec![experiment.error_name().to_owned(), String::new()];
+        for host in &hosts {
+            let error = error(host).map_or_else(String::new, |error| format!("{error:.2}"));
+            errors.extend([String::new(), error]);
+        }
+        errors.extend(brackets.then(String::new));
         table.add_row(errors);
     }
     align(&mut table, 1);

@@ -15,8 +15,8 @@ use clap::{Args, Subcommand};
 use homing::Features;
 use homing_lab::experiments::{
     self, COMPARED, Cell, Cost, EXPERIMENTS, Experiment, Follows, GivenCost, GivenCosts, HOSTS,
-    HostModel, Measure, Merged, NamedMachine, Part, Plan, Progress, Settings, Shard, ShardError,
-    Sweep,
+    HostModel, Measure, Merged, NamedMachine, PRESETS, Part, Plan, Preset, Progress, Settings,
+    Shard, ShardError, Sweep,
 };
 use homing_lab::fsync as real;
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
@@ -40,7 +40,12 @@ pub(crate) struct ListArgs {
     #[arg(long)]
     costs: bool,
 
-    /// Print JSON: an array of {"experiment", "about"}, or of {"cost", "value", "source"}
+    /// The machines that have a name of their own
+    #[arg(long, conflicts_with = "costs")]
+    machines: bool,
+
+    /// Print JSON: an array of {"experiment", "about"}, of {"cost", "value", "source"}, or of
+    /// {"machine", "about", "cpus"}
     #[arg(long)]
     json: bool,
 }
@@ -48,8 +53,9 @@ pub(crate) struct ListArgs {
 /// What a run takes.
 #[derive(Args)]
 pub(crate) struct PlanArgs {
-    /// The machine: a preset, a grid such as 4x3x2, an hwloc XML file, the folder of a captured /sys
-    /// tree, or here [default: the published machines]
+    /// The machine: a preset (homing lab list --machines), a grid such as 4x3x2 (caches x cores x
+    /// threads, or nodes before them), an hwloc XML file, the folder of a captured /sys tree, or here
+    /// [default: the published machines]
     #[arg(long, value_name = "MACHINE")]
     machine: Option<String>,
 
@@ -73,9 +79,15 @@ pub(crate) struct ModelArgs {
         value_parser = PossibleValuesParser::new(HOSTS.map(HostModel::name)))]
     hosts: Vec<String>,
 
-    /// Also run homing with only these parts of its policy, as in SWQUEUE,XSTEAL; or none. It runs
-    /// with all parts anyway. May be given several times (wq, wq-latency, compare)
-    #[arg(long, value_name = "LIST")]
+    /// Also run homing with only these parts of its policy
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_parser = features,
+        long_help = "Also run homing with only these parts of its policy (of SWQUEUE, XSTEAL, SIS_NODE and \
+            SMT_AWARE, as in SWQUEUE,XSTEAL), or none. It runs with all parts anyway. May be given several \
+            times (wq, wq-latency, compare)"
+    )]
     features: Vec<Features>,
 
     /// How many nanoseconds old the view that homing's workers have of each other is at most (wq,
@@ -117,7 +129,18 @@ enum RealCommand {
   homing lab run wq                           the published workqueue tables
   homing lab run wq --machine epyc-9654-2s --seeds 3
   homing lab run wq --shard 2/8 --out sweep   one part; merge joins the parts
-  homing lab run fsync --dir .                real files: see its own --help")]
+  homing lab run fsync --dir .                real files: see its own --help
+
+With the defaults a large machine takes long: --seeds 1 --seconds 1 shows in a tenth of the time what \
+the experiment is like.
+
+With --json a run has experiment, machine, scenario, policy, host, seed and values. These are, where \
+they apply: rate (items, transactions or files a second), mib_s, util_pct (CPU time used, of all CPUs), \
+cpu_us (CPU time of an item), p50_us and p99_us (of an item's whole way), wakes_per_item, \
+pulled_per_item, inline_share (of all items, those that issuers ran themselves), lost_wakes, \
+exposed_max_us (the longest wait beside an idle CPU), lock_pct (CPU time spent waiting for a lock), \
+files_per_s and aggregation (commits for each log write), uses_per_s, reads_per_s, use_hits_pct, \
+read_hits_pct and written_per_s (two tenants), and events (of the simulator, the warm-up included).")]
 pub(crate) struct RunArgs {
     /// The experiments; homing lab list shows them
     #[arg(required = true, value_name = "NAME",
@@ -148,7 +171,7 @@ pub(crate) struct MergeArgs {
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
 
-    /// Print JSON: an object for each run, one a line
+    /// Print JSON: an object for each run, one a line (see homing lab run --help)
     #[arg(long)]
     json: bool,
 }
@@ -168,6 +191,14 @@ fn seconds(text: &str) -> Result<f64, String> {
         Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(seconds),
         _ => Err(format!("{text:?} is no number of seconds between 0.01 and 3600")),
     }
+}
+
+/// Nothing is not taken for no parts: it may be a variable that is empty.
+fn features(text: &str) -> Result<Features, String> {
+    if text.trim().is_empty() {
+        return Err("name parts, or none".to_owned());
+    }
+    text.parse().map_err(|error: homing::ParseFeaturesError| error.to_string())
 }
 
 impl PlanArgs {
@@ -231,16 +262,16 @@ impl ShardArgs {
         &self,
         sweep: impl FnOnce() -> Sweep,
         cells: impl IntoIterator<Item = Cell>,
+        count: usize,
     ) -> anyhow::Result<Option<Vec<Cell>>> {
         let (Some(shard), Some(folder)) = (self.shard, &self.out) else {
-            let all: Vec<_> = cells.into_iter().take(RUNS_MAX + 1).collect();
-            if all.len() > RUNS_MAX {
+            if count > RUNS_MAX {
                 bail!(
-                    "these are more than {RUNS_MAX} runs, too many for one command: ask for fewer machines \
+                    "these are {count} runs, more than {RUNS_MAX} and too many for one command: ask for fewer machines \
                      or --seeds, or for one part of them after the other with --shard"
                 );
             }
-            return Ok(Some(all));
+            return Ok(Some(cells.into_iter().collect()));
         };
         let part = Part::open(folder, shard, sweep())?;
         let all = shard.of(cells);
@@ -279,6 +310,13 @@ impl ShardArgs {
 }
 
 pub(crate) fn list(args: &ListArgs) -> anyhow::Result<()> {
+    if args.machines {
+        if !args.json {
+            return output::print_line(&experiment_tables::machines());
+        }
+        let entry = |preset: &Preset| json!({ "machine": preset.name, "about": preset.about, "cpus": preset.machine().cpus().len() });
+        return output::print_json(&PRESETS.iter().map(entry).collect::<Vec<_>>());
+    }
     if args.costs {
         let costs = GivenCosts::default().usual().all();
         if !args.json {
@@ -307,11 +345,12 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         args.plan.check(experiment)?;
         cells.extend(experiment.cells(&plan));
     }
-    let Some(cells) = args.shard.run(|| Sweep::new(&args.names, &plan), cells)? else {
+    let count = cells.len();
+    let Some(cells) = args.shard.run(|| Sweep::new(&args.names, &plan), cells, count)? else {
         return Ok(());
     };
     let (measures, whole) = simulate(&cells, |_| true)?;
-    show(&measures, args.json)?;
+    show(&measures, args.json, &plan.costs)?;
     fail_if_stopped(whole)
 }
 
@@ -319,10 +358,10 @@ pub(crate) fn merge(args: &MergeArgs) -> anyhow::Result<()> {
     let Merged { measures, settings } = experiments::merge(&args.folder)?;
     if let Some(path) = &args.report {
         let written = written::write(path, &experiments::report(&measures, true, &settings));
-        show(&measures, args.json)?;
+        show(&measures, args.json, &settings.costs)?;
         return written;
     }
-    show(&measures, args.json)
+    show(&measures, args.json, &settings.costs)
 }
 
 pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
@@ -331,7 +370,7 @@ pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
     let cells: Vec<Cell> = EXPERIMENTS.iter().flat_map(|e| e.cells(&plan)).collect();
     let (measures, whole) = simulate(&cells, |_| true)?;
     if !whole && args.output.exists() {
-        show(&measures, false)?;
+        show(&measures, false, &plan.costs)?;
         bail!(
             "stopped: these are the runs that had ended; {} is left as it is",
             args.output.display()
@@ -351,17 +390,17 @@ fn write_report(
 ) -> anyhow::Result<()> {
     let written = written::write(path, &experiments::report(measures, whole, settings));
     if written.is_err() {
-        show(measures, false)?;
+        show(measures, false, &settings.costs)?;
     }
     written
 }
 
-fn show(measures: &[Measure], json: bool) -> anyhow::Result<()> {
+fn show(measures: &[Measure], json: bool, costs: &GivenCosts) -> anyhow::Result<()> {
     if !json {
         let (compared, others): (Vec<_>, Vec<_>) =
             measures.iter().cloned().partition(|measure| measure.key.experiment == COMPARED);
         if !others.is_empty() || compared.is_empty() {
-            output::print_text(&(experiment_tables::measures(&others) + "\n"))?;
+            output::print_text(&(experiment_tables::measures(&others, costs) + "\n"))?;
         }
         if !compared.is_empty() {
             output::print_text(&(compare::told(&compared) + "\n"))?;

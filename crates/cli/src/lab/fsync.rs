@@ -114,11 +114,9 @@ pub(crate) fn run(args: &FsyncArgs) -> anyhow::Result<()> {
     } else if !report.rows.is_empty() {
         output::print_line(&fsync_table::told(&setup, &report))?;
     }
-    if report.rows.is_empty() {
-        bail!(stopped(&report, setup.rounds));
-    }
     if !report.is_whole {
-        eprintln!("{}", stopped(&report, setup.rounds));
+        // A program that reads the output, and no message, is to learn of it, too.
+        bail!(stopped(&report, setup.rounds));
     }
     Ok(())
 }

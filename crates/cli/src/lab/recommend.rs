@@ -21,7 +21,13 @@ use crate::output;
     after_help = "A load is a JSON file. Members that it lacks have these values (0 issuers are one for each CPU):
   {\"issuers\": 0, \"depth\": 64, \"item_us\": 20, \"issuer_us\": 5, \"bytes\": 32768}
 
-The advice comes from a model: try the best two or three settings on the machine itself.
+The advice comes from a model: try the best two or three settings on the machine itself. Ctrl-C ends \
+the runs; what had ended is ranked.
+
+With --json a setting has affinity_scope, affinity_strict (0 or 1), pull_cost (per cent of the usual; \
+null for auto, which chooses it), items_per_s with its standard deviation sd over the seeds, cpu_us (CPU \
+time of an item), p99_us (of an item's whole way) and pulled (the share of items pulled from other pods); \
+whole is false if runs are missing.
 
 Examples:
   homing lab recommend                  this machine, the load of homing serve
@@ -51,7 +57,7 @@ pub(crate) struct RecommendArgs {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: u64,
 
-    /// Print JSON: the settings, the best first; null for what auto chooses itself
+    /// Print JSON: {"machine", "host", "seeds", "load", "whole", "settings"}, the best setting first
     #[arg(long)]
     json: bool,
 }
@@ -76,8 +82,9 @@ pub(crate) fn run(args: &RecommendArgs) -> anyhow::Result<()> {
         bar.set_position(progress.done as u64);
     })?;
     bar.finish_and_clear();
-    if stop.load(Ordering::Relaxed) {
-        bail!("stopped: the runs that had ended are not enough for a recommendation");
+    let whole = !stop.load(Ordering::Relaxed);
+    if advice.is_empty() {
+        bail!("stopped before any run had ended");
     }
     if args.json {
         let entry = |advice: &Advice| {
@@ -88,16 +95,22 @@ pub(crate) fn run(args: &RecommendArgs) -> anyhow::Result<()> {
                 "cpu_us": advice.cpu_us, "p99_us": advice.p99_us, "pulled": advice.pulled,
             })
         };
-        let all: Vec<_> = advice.iter().map(entry).collect();
-        return output::print_json(&all);
+        output::print_json(&json!({
+            "machine": trial.machine.name, "host": trial.host.name(), "seeds": trial.seeds,
+            "load": trial.load, "whole": whole,
+            "settings": advice.iter().map(entry).collect::<Vec<_>>(),
+        }))?;
+    } else {
+        output::print_text(&(told(&trial, &advice) + "\n"))?;
     }
-    output::print_line(&told(&trial, &advice))
+    if !whole {
+        bail!("stopped: this ranks the runs that had ended, not all settings");
+    }
+    Ok(())
 }
 
 fn told(trial: &Trial, advice: &[Advice]) -> String {
-    let Some(best) = advice.first() else {
-        return "stopped before any run had ended".to_owned();
-    };
+    let best = &advice[0];
     let mut table = table(&[
         "affinity_scope",
         "affinity_strict",
@@ -124,17 +137,24 @@ fn told(trial: &Trial, advice: &[Advice]) -> String {
         ]);
     }
     align(&mut table, 1);
+    let least = advice.iter().map(|entry| entry.rate.mean).fold(f64::INFINITY, f64::min);
+    let all_alike = least >= best.rate.mean * 0.99;
     let threshold = best.pull_cost_pct;
     let threshold = threshold.map_or_else(String::new, |pct| format!(", pull_cost {pct}"));
     format!(
         "on {machine}: affinity_scope {scope}, affinity_strict {strict}{threshold}\n\
          Simulated, on {host}. Settings within one per cent of the best, or within the noise, count as\n\
          equal: the default comes first among them, then what is not strict and pulls as usual, then\n\
-         what needs less CPU time.{zen}\n{table}",
+         what needs less CPU time.{zen}{alike}\n{table}",
         machine = trial.machine.name,
         scope = best.scope,
         strict = u8::from(best.strict),
         host = trial.host.name(),
+        alike = if all_alike {
+            " Under this load all settings do the same: try\none with fewer issuers (--workload)."
+        } else {
+            ""
+        },
         zen = if trial.costs.is_empty() {
             " What cold data costs is Zen 2's, whatever the machine: see --cost."
         } else {

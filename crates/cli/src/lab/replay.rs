@@ -47,6 +47,9 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     } else {
         output::print(for_people(&log, &replayed).as_bytes())?;
     }
+    if replayed.decisions() == 0 {
+        bail!("no decision was recorded: record while the program has work");
+    }
     let (all, others) = (replayed.decisions(), replayed.differences.len());
     if others > 0 {
         bail!("{others} of {all} decisions come out in another way than when they were recorded");

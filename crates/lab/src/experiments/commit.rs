@@ -14,12 +14,12 @@ pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
                 let setup = GroupCommit::published(*issuers, waits);
                 let key = key(policy, *issuers, seed);
                 let measured_ns = plan.measured_ns;
-                cells.push(Cell::whole(key, move || {
-                    let report = setup.run(measured_ns, seed);
-                    named([
+                cells.push(Cell::new(key, move |stop| {
+                    let report = setup.run(measured_ns, seed, stop)?;
+                    Some(named([
                         ("files_per_s", report.files_per_s),
                         ("aggregation", report.aggregation),
-                    ])
+                    ]))
                 }));
             }
         }

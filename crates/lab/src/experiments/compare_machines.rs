@@ -1,11 +1,13 @@
 //! homing's policy and the kernel's settings on many machines.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use homing_sim::{
     Cost, Costs, CryptLoad, HomingSettings, IssuerPlaces, KernelSettings, Machine, Policy, Rng,
     Source, Ssd,
 };
+use serde::Serialize;
 
 use super::comparison::COMPARED;
 use super::standing::STANDARD;
@@ -127,7 +129,52 @@ impl MachineSet {
     }
 }
 
+/// A machine of a comparison, and what it has to do.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Described {
+    /// Its name.
+    pub machine: String,
+    /// What things cost that were drawn for it.
+    pub drawn: BTreeMap<&'static str, u64>,
+    /// How long an item runs, in microseconds.
+    pub item_us: f64,
+    /// How long an issuer works for each item, before and after it, in microseconds.
+    pub issuer_us: f64,
+    /// Items that each issuer has in flight.
+    pub depth: usize,
+    /// Where issuers begin: `even` or `random`.
+    pub placement: &'static str,
+    /// What a read of the disk takes, in microseconds.
+    pub disk_read_us: f64,
+}
+
 impl MachineSet {
+    /// The machines, with what was drawn for them.
+    pub fn described(&self) -> Vec<Described> {
+        let usual = Costs::default().all();
+        let of = |variant: &Variant| {
+            let Variant { machine, costs, load } = variant;
+            let differ = costs.all().into_iter().zip(&usual).filter(|(own, usual)| own != *usual);
+            Described {
+                machine: machine.name.clone(),
+                drawn: differ.map(|((name, cost), _)| (name, cost.value)).collect(),
+                item_us: load.crypt_ns as f64 / 1e3,
+                issuer_us: load.fill_ns as f64 / 1e3,
+                depth: load.depth,
+                placement: if load.places == IssuerPlaces::Random { "random" } else { "even" },
+                disk_read_us: load.ssd.read_ns as f64 / 1e3,
+            }
+        };
+        self.machines.iter().map(of).collect()
+    }
+
+    /// How many runs [`cells`](Self::cells) are.
+    pub fn count(&self, plan: &Plan, choice: &PolicyChoice) -> usize {
+        let policies = |of: &Variant| choice.on(plan, &of.machine.machine).len();
+        let each = CryptLoad::LOADS.len() * plan.hosts.len() * plan.seeds as usize;
+        self.machines.iter().map(policies).sum::<usize>() * each
+    }
+
     /// The machines' names and fingerprints, which tell this set from others.
     pub(super) fn fingerprints(&self) -> Vec<String> {
         let of = |variant: &Variant| {
@@ -245,6 +292,10 @@ mod tests {
             one.on(&plan, &machine.machine).iter().map(ToString::to_string).collect();
         assert_eq!(names, [STANDARD, "CACHE", "homing auto stale 500 ns"]);
         assert_eq!(one.what(), other.what());
+        let set = MachineSet::random(3, 1);
+        for choice in [&one, &PolicyChoice { scopes: true, ..PolicyChoice::default() }] {
+            assert_eq!(set.count(&plan, choice), set.cells(&plan, choice).count());
+        }
     }
 
     #[test]
@@ -258,6 +309,8 @@ mod tests {
         let mut some = MachineSet::random_one(7, 1);
         some.append(MachineSet::random_one(0, 1));
         some.append(MachineSet::random_one(7, 1)); // it counts once
+        let drawn = MachineSet::random(20, 1).described();
+        assert!(drawn.iter().all(|of| of.drawn.len() == 8 && of.depth >= 16), "{drawn:?}");
         let all = MachineSet::random(20, 1).fingerprints();
         assert_eq!(some.fingerprints(), [all[7].clone(), all[0].clone()]);
     }

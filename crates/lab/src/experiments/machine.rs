@@ -38,6 +38,15 @@ pub enum MachineError {
         /// Why.
         source: io::Error,
     },
+    /// The file holds something else than text.
+    #[error(
+        "{path} is no text, so it is not hwloc's XML: unpack a captured /sys tree, and give its folder",
+        path = path.display()
+    )]
+    NoText {
+        /// The file.
+        path: PathBuf,
+    },
     /// Its description does not describe one.
     #[error("{name}: {source}")]
     Topology {
@@ -62,16 +71,28 @@ impl NamedMachine {
         }
         let path = Path::new(name);
         if path.is_dir() {
+            // The folder that holds `sys`, or that folder itself.
+            let is_sys = path.join("devices/system/cpu").is_dir();
+            let path = if is_sys { path.parent().unwrap_or(path) } else { path };
             return Machine::read(path).map(named).map_err(topology);
         }
         // A file, or a pipe.
         if path.exists() {
             let read = fs::read_to_string(path);
-            let xml = read.map_err(|source| MachineError::Io { path: path.to_owned(), source })?;
+            let xml = read.map_err(|source| match source.kind() {
+                io::ErrorKind::InvalidData => MachineError::NoText { path: path.to_owned() },
+                _ => MachineError::Io { path: path.to_owned(), source },
+            })?;
             return Machine::from_hwloc_xml(&xml).map(named).map_err(topology);
         }
         if name.starts_with(|first: char| first.is_ascii_digit()) {
-            return Machine::from_grid_siblings_last(name).map(named).map_err(topology);
+            // Two ways to write a grid are no two machines.
+            let plain =
+                name.split('x').map(|part| part.parse::<u64>().map(|part| part.to_string()));
+            let plain: Result<Vec<_>, _> = plain.collect();
+            let name = plain.map_or_else(|_| name.to_owned(), |parts| parts.join("x"));
+            let named = |machine| Self { name: name.clone(), machine: Arc::new(machine) };
+            return Machine::from_grid_siblings_last(&name).map(named).map_err(topology);
         }
         Err(MachineError::Unknown { name: name.to_owned() })
     }
@@ -112,6 +133,12 @@ mod tests {
         let error = cpus("ryzen").unwrap_err().to_string();
         assert!(error.contains("\"ryzen\"") && error.contains("ryzen-9-3900x"), "{error}");
         assert!(cpus("0x1x1").unwrap_err().to_string().contains("0x1x1"));
+        assert_eq!(NamedMachine::find("02x4x02").unwrap().name, "2x4x2");
+        assert!(cpus("/sys").unwrap() > 0, "that tree itself");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), [0xff, 0x80]).unwrap();
+        let error = cpus(file.path().to_str().unwrap()).unwrap_err().to_string();
+        assert!(error.contains("unpack a captured /sys tree"), "{error}");
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(cpus(file.path().to_str().unwrap()).is_err(), "an empty file");
     }

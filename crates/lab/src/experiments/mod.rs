@@ -34,9 +34,9 @@ use std::sync::atomic::AtomicBool;
 use homing_sim::Features;
 use serde::{Deserialize, Serialize};
 
-pub use homing_sim::{Cost, HostModel};
+pub use homing_sim::{Cost, HostModel, PRESETS, Preset};
 
-pub use compare_machines::{MachineSet, PolicyChoice};
+pub use compare_machines::{Described, MachineSet, PolicyChoice};
 pub use comparison::{COMPARED, Comparison, NOISE_PCT, Worst};
 pub use costs::{CostError, GivenCost, GivenCosts};
 pub use machine::{MachineError, NamedMachine};
@@ -46,7 +46,7 @@ pub use report::report;
 pub use run::{Progress, run};
 pub use shard::{Merged, Part, Shard, ShardError, merge};
 pub use standing::{Figure, STANDARD, Standing, figures, standings};
-pub use summary::{Beside, Row, Stat, bracket, deltas, hosts, places, policies, rms_error, rows};
+pub use summary::{Beside, Row, Stat, bracket, error, hosts, places, policies, rows};
 pub use sweep::Sweep;
 
 /// The models of the host's scheduler.
@@ -144,6 +144,8 @@ pub struct Experiment {
     pub baseline: &'static str,
     /// The figure that is compared, and its unit.
     pub metric: (&'static str, &'static str),
+    /// Whether the figure itself is to be as published, not only its change against the baseline.
+    pub is_absolute: bool,
     /// Figures that are shown next to it, and what they are.
     pub beside: &'static [(&'static str, &'static str)],
     /// Which parts of a plan it follows, in addition to seeds and times.
@@ -175,6 +177,7 @@ pub const EXPERIMENTS: [Experiment; 7] = [
         about: "dm-crypt on workqueues of each affinity scope, at high, medium and low load",
         baseline: "SYSTEM",
         metric: ("mib_s", "MiB/s"),
+        is_absolute: false,
         beside: &[CPU_USE, EXPOSED],
         follows: Follows::All,
         cells: workqueue::throughput,
@@ -184,6 +187,7 @@ pub const EXPERIMENTS: [Experiment; 7] = [
         about: "the same with few small requests from one pinned issuer: held out of every fit",
         baseline: "SYSTEM",
         metric: ("mib_s", "MiB/s"),
+        is_absolute: false,
         beside: &[CPU_USE, EXPOSED],
         follows: Follows::All,
         cells: workqueue::latency,
@@ -193,6 +197,7 @@ pub const EXPERIMENTS: [Experiment; 7] = [
         about: "netperf UDP_RR with the shared wakequeue off, on, and sharded",
         baseline: "off",
         metric: ("rate", "transactions/s"),
+        is_absolute: false,
         beside: &[("lock_pct", "waiting for the lock, % of CPU time"), CPU_USE],
         follows: Follows::Machine,
         cells: wakequeue::pairs,
@@ -202,6 +207,7 @@ pub const EXPERIMENTS: [Experiment; 7] = [
         about: "a parallel build with the shared wakequeue and SIS_NODE off and on",
         baseline: "off",
         metric: ("rate", "ms of computing a second"),
+        is_absolute: false,
         beside: &[CPU_USE],
         follows: Follows::Machine,
         cells: wakequeue::builds,
@@ -211,6 +217,7 @@ pub const EXPERIMENTS: [Experiment; 7] = [
         about: "fs_mark with fsync waited for and queued: files a second, log aggregation",
         baseline: "sync",
         metric: ("files_per_s", "files/s"),
+        is_absolute: true,
         beside: &[("aggregation", "commits that a log write carries")],
         follows: Follows::Nothing,
         cells: commit::cells,
@@ -220,6 +227,7 @@ pub const EXPERIMENTS: [Experiment; 7] = [
         about: "fio and memcached over one memory, with swap: the kernel's reclaim, and homing's",
         baseline: "patch 1-7",
         metric: ("uses_per_s", "memcached requests/s"),
+        is_absolute: false,
         beside: &[
             ("reads_per_s", "fio reads/s"),
             ("use_hits_pct", "memcached's pages found, %"),
@@ -234,6 +242,7 @@ pub const EXPERIMENTS: [Experiment; 7] = [
         about: "items of known lengths on this machine: really run, and simulated on its topology",
         baseline: "real",
         metric: ("rate", "items/s"),
+        is_absolute: false,
         beside: &[
             CPU_USE,
             ("cpu_us", "CPU time of an item, us"),
@@ -285,12 +294,17 @@ fn common(report: &homing_sim::Report) -> BTreeMap<String, f64> {
         ("cpu_us", report.cpu_us),
         ("p50_us", report.p50_us),
         ("p99_us", report.p99_us),
-        ("wakes_per_item", report.crew.wakes as f64 / items),
-        ("pulled_per_item", report.crew.pulled as f64 / items),
-        ("inline_share", report.inline as f64 / all),
-        ("lost_wakes", report.crew.lost_wakes as f64),
         ("events", report.events as f64),
     ]);
+    // Not of threads that have no workers.
+    if report.crew.done + report.inline > 0 {
+        values.extend(named([
+            ("wakes_per_item", report.crew.wakes as f64 / items),
+            ("pulled_per_item", report.crew.pulled as f64 / items),
+            ("inline_share", report.inline as f64 / all),
+            ("lost_wakes", report.crew.lost_wakes as f64),
+        ]));
+    }
     let exposed_ns = report.crew.exposed_max_ns;
     values.extend(exposed_ns.map(|ns| ("exposed_max_us".to_owned(), ns as f64 / 1e3)));
     values

@@ -3,7 +3,7 @@
 use homing_sim::HostModel;
 
 /// The sources of the published figures.
-pub const SOURCES: [(&str, &str); 6] = [
+pub const SOURCES: [(&str, &str); 8] = [
     (
         "workqueue",
         "Tejun Heo, \"[PATCHSET v1 wq/for-6.5] workqueue: Improve unbound workqueue execution \
@@ -33,6 +33,12 @@ pub const SOURCES: [(&str, &str); 6] = [
         "tenants",
         "Yu Zhao, \"[PATCH v8 09/14] mm: multi-gen LRU: optimize multiple memcgs\", 8 March 2022, \
          20220308234723.3834941-10-yuzhao@google.com",
+    ),
+    ("core to core", "AnandTech's review of Zen 2, core-to-core latencies: costs of cold data"),
+    (
+        "new-idle balance",
+        "Vincent Guittot on max_newidle_lb_cost, lkml, 27 October 2021: what a balance of an idle \
+         CPU costs",
     ),
 ];
 
@@ -229,7 +235,9 @@ pub fn kind_of(key: &super::Key, metric: &str) -> Kind {
         ("compile", "sis_node", _) => on_cfs && key.machine == "epyc-bergamo-88c",
         ("wq", "SYSTEM", "HIGH") => on_cfs && metric == "mib_s",
         ("wq", "SYSTEM", "LOW") => on_cfs,
-        ("aio-fsync", _, "8 issuers") | ("mglru-mixed", "patch 1-7", _) => true,
+        // One device's pace and one log buffer's size were chosen for this plateau.
+        ("aio-fsync", _, "8 issuers" | "16 issuers" | "32 issuers")
+        | ("mglru-mixed", "patch 1-7", _) => true,
         ("aio-fsync", _, "1 issuer") => metric == "files_per_s",
         ("mglru-mixed", "patch 1-8", _) => metric == "uses_per_s",
         _ => false,

@@ -11,13 +11,13 @@ use homing::RuntimeError;
 use homing_sim::{
     Affinity, CryptLoad, HomingSettings, HostModel, IssuerPlaces, Policy, PullCost, Ssd,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::workqueue::{CryptRun, default_affinity};
 use super::{GivenCosts, NamedMachine, Progress, Stat, run};
 
 /// A load as its user describes it, in JSON; fields that are left out are as in the published one.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Load {
     /// Threads that issue items; 0: as many as there are CPUs.

@@ -7,12 +7,12 @@ use std::fmt::Write as _;
 use plotters::prelude::*;
 
 use super::{
-    EXPERIMENTS, Experiment, Kind, Measure, Row, SOURCES, Settings, Stat, bracket, deltas, hosts,
-    places, policies, report_compared, report_loads, rms_error, rows,
+    EXPERIMENTS, Experiment, Kind, Measure, Row, SOURCES, Settings, Stat, bracket, error, hosts,
+    places, policies, report_compared, report_loads, rows,
 };
 
 /// What the simulation leaves out.
-const NOT_MODELLED: [&str; 9] = [
+const NOT_MODELLED: [&str; 12] = [
     "locks of workqueue pools and run queues (those of the shared wakequeue are)",
     "what is in caches, memory bandwidth, clock frequency: moved data costs a fixed time",
     "why a worker needs so long for 32 KiB: AES with hardware support would take some 15 us; the \
@@ -22,6 +22,10 @@ const NOT_MODELLED: [&str; 9] = [
     "idle states beyond one latency, steering of interrupts",
     "builds as real processes: fork, exec, make itself",
     "contention in waiting for request tags (fsync, 32 issuers)",
+    "cores that differ: all of a machine are equally fast, also where a capture's are not",
+    "what homing's monitor costs beyond waking, what auto's choices cost, and whether an item is \
+     queued at all",
+    "of homing: blocking items, several workqueues beside each other, nice, max_active",
     "memory: the kernel before generations, contention for locks, TLB shootdowns, more than one \
      thread of background reclaim",
 ];
@@ -34,8 +38,9 @@ pub fn report(measures: &[Measure], whole: bool, settings: &Settings) -> String 
     let seeds: BTreeSet<u64> = measures.iter().map(|measure| measure.key.seed).collect();
     let _ = write!(
         page,
-        "<p>{} runs; seeds: {}; {} s of simulated time measured in each (a tenth of that in \
-         udp-rr). homing {}.</p>",
+        "<p>{} runs; seeds: {}; {} s of simulated time measured in each (in \
+         udp-rr a tenth of that, in mglru-mixed a quarter, in items on this machine 2 s at most). \
+         homing {}.</p>",
         measures.len(),
         seeds.len(),
         settings.measured_ns as f64 / 1e9,
@@ -50,7 +55,7 @@ pub fn report(measures: &[Measure], whole: bool, settings: &Settings) -> String 
         page.push_str("<p><strong>Stopped before the end: runs are missing, and means may be of fewer seeds.</strong></p>");
     }
     for experiment in &EXPERIMENTS {
-        let rows = rows(experiment, measures);
+        let rows = rows(experiment, measures, &settings.costs);
         if !rows.is_empty() {
             section(&mut page, experiment, &rows);
         }
@@ -67,7 +72,8 @@ pub fn report(measures: &[Measure], whole: bool, settings: &Settings) -> String 
         let _ = write!(page, "<dt>{name}</dt><dd>{}</dd>", escaped(source));
     }
     page.push_str("</dl></main></body></html>\n");
-    page
+    // What does not fit is scrolled by itself, not with the page.
+    page.replace("<table>", "<div class=\"wide\"><table>").replace("</table>", "</table></div>")
 }
 
 const HEAD: &str = r#"<!DOCTYPE html>
@@ -81,13 +87,16 @@ table { border-collapse: collapse; margin: .5rem 0 1.5rem; font-variant-numeric:
 th, td { padding: .2rem .7rem; white-space: nowrap; border-bottom: 1px solid var(--line); text-align: right; }
 th:first-child, td:first-child { text-align: left; }
 td.fitted { color: var(--fit); } td.own { font-weight: 600; }
-.plot { background: #fff; overflow-x: auto; } h2 { margin-top: 3rem; } dd { margin-bottom: .5rem; }
+.wide, .plot { overflow-x: auto; } .plot { background: #fff; width: fit-content; max-width: 100%; }
+th.text, td.text { text-align: left; white-space: normal; } h2 { margin-top: 3rem; } dd { margin-bottom: .5rem; overflow-wrap: anywhere; }
 small { opacity: .8; }
 </style></head><body><main>
 <h1>homing lab</h1>
 <p>Published experiments on simulated machines. Simulated figures are means over seeds with their
-standard deviation. <span style="color:var(--fit)">Fitted</span> figures are met because parameters
-were chosen so; all others come out of the model. The rows of homing run its own decisions.</p>
+standard deviation. <span style="color:var(--fit)">Fitted*</span> figures are met because parameters
+were chosen so; all others come out of the model. The rows of homing run its own decisions.
+One parameter was chosen by rows that are not marked: what new-idle balance costs on the host
+rare-newidle (see Loads).</p>
 "#;
 
 fn section(page: &mut String, experiment: &Experiment, rows: &[Row]) {
@@ -106,7 +115,7 @@ fn section(page: &mut String, experiment: &Experiment, rows: &[Row]) {
 
 fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
     let hosts = hosts(rows);
-    let policies = policies(rows, experiment.baseline);
+    let policies = policies(rows, experiment);
     let (_, unit) = experiment.metric;
     let _ = write!(page, "<table><tr><th>{unit}</th><th>published</th>");
     for host in &hosts {
@@ -134,8 +143,10 @@ fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
             let delta = row.delta_pct.map_or_else(String::new, |delta| format!("{delta:+.2} %"));
             let _ = write!(
                 page,
-                "<td{class}>{:.1} <small>± {:.1}</small></td><td>{delta}</td>",
-                row.value.mean, row.value.sd
+                "<td{class}>{:.1}{} <small>± {:.1}</small></td><td>{delta}</td>",
+                row.value.mean,
+                mark(row.kind),
+                row.value.sd
             );
         }
         if brackets {
@@ -150,18 +161,24 @@ fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
         }
         page.push_str("</tr>");
     }
-    page.push_str("<tr><td>rms error of the changes</td><td></td>");
-    for host in &hosts {
-        let of_host = rows.iter().copied().filter(|row| row.key.host == *host);
-        let pairs = deltas(of_host, experiment.baseline);
-        let error = if pairs.is_empty() {
-            String::new()
-        } else {
-            format!("{:.2} points", rms_error(&pairs))
-        };
-        let _ = write!(page, "<td></td><td>{error}</td>");
+    let error = |host: &&str| error(experiment, of_host(rows, host));
+    if hosts.iter().any(|host| error(host).is_some()) {
+        let _ = write!(page, "<tr><td>{}</td><td></td>", experiment.error_name());
+        for host in &hosts {
+            let error = error(host).map_or_else(String::new, |error| format!("{error:.2}"));
+            let _ = write!(page, "<td></td><td>{error}</td>");
+        }
+        page.push_str(if brackets { "<td></td></tr>" } else { "</tr>" });
     }
-    page.push_str(if brackets { "<td></td></tr></table>" } else { "</tr></table>" });
+    page.push_str("</table>");
+}
+
+fn of_host<'a>(rows: &[&'a Row], host: &str) -> impl Iterator<Item = &'a Row> {
+    rows.iter().copied().filter(move |row| row.key.host == host)
+}
+
+fn mark(kind: Kind) -> &'static str {
+    if kind == Kind::Fitted { "*" } else { "" }
 }
 
 /// Writes the table of a figure that is shown next to the one that is compared.
@@ -175,10 +192,13 @@ fn table_beside(page: &mut String, experiment: &Experiment, rows: &[&Row], about
         let _ = write!(page, "<th>{}</th>", escaped(host));
     }
     page.push_str("</tr>");
-    for policy in policies(rows, experiment.baseline) {
+    for policy in policies(rows, experiment) {
         let of = |host: &str| rows.iter().find(|r| r.key.policy == policy && r.key.host == host);
         let figures: Vec<_> =
             hosts.iter().map(|host| of(host).and_then(|row| row.beside(about))).collect();
+        if figures.iter().all(Option::is_none) {
+            continue;
+        }
         let published = figures.iter().flatten().find_map(|figure| figure.published);
         let published = published.map_or_else(String::new, |value| format!("{value:.2}"));
         let _ = write!(page, "<tr><td>{}</td><td>{published}</td>", escaped(policy));
@@ -189,7 +209,8 @@ fn table_beside(page: &mut String, experiment: &Experiment, rows: &[&Row], about
             };
             let class = if figure.kind == Kind::Fitted { " class=\"fitted\"" } else { "" };
             let Stat { mean, sd, .. } = figure.value;
-            let _ = write!(page, "<td{class}>{mean:.2} <small>± {sd:.2}</small></td>");
+            let mark = mark(figure.kind);
+            let _ = write!(page, "<td{class}>{mean:.2}{mark} <small>± {sd:.2}</small></td>");
         }
         page.push_str("</tr>");
     }
@@ -232,7 +253,7 @@ fn plot(experiment: &Experiment, rows: &[&Row]) -> Option<String> {
         return None;
     }
     let hosts = hosts(&rows);
-    let policies = policies(&rows, experiment.baseline);
+    let policies = policies(&rows, experiment);
     let ends = rows.iter().filter_map(|row| bar(row)).flatten();
     let all = ends.chain(rows.iter().filter_map(|row| row.published_delta_pct));
     let (low, high) =
@@ -292,11 +313,13 @@ fn bar(row: &Row) -> Option<[f64; 2]> {
 }
 
 fn costs(page: &mut String, settings: &Settings) {
-    page.push_str("<h2>Costs</h2><table><tr><th>cost</th><th>value</th><th>source</th></tr>");
+    page.push_str(
+        "<h2>Costs</h2><table><tr><th>cost</th><th>value</th><th class=\"text\">source</th></tr>",
+    );
     for (name, cost) in settings.costs.usual().all() {
         let _ = write!(
             page,
-            "<tr><td>{name}</td><td>{}</td><td style=\"text-align:left\">{}</td></tr>",
+            "<tr><td>{name}</td><td>{}</td><td class=\"text\">{}</td></tr>",
             cost.value,
             escaped(&cost.source.to_string())
         );
@@ -311,7 +334,7 @@ pub(super) fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiments::Key;
+    use crate::experiments::{GivenCosts, Key};
 
     fn measure(policy: &str, seed: u64, mib_s: f64) -> Measure {
         let key = Key {
@@ -348,7 +371,7 @@ mod tests {
             .flat_map(|(policy, rates)| (0..).zip(rates).map(|(seed, r)| measure(policy, seed, *r)))
             .collect();
         let wq = Experiment::find("wq").unwrap();
-        let rows = rows(wq, &measures);
+        let rows = rows(wq, &measures, &GivenCosts::default());
         let svg = plot(wq, &rows.iter().collect::<Vec<_>>()).unwrap();
         let dots: Vec<f64> = numbers(&svg, "<circle", "cx").concat();
         let bars = numbers(&svg, "stroke=\"#C83C3C\"", "points");

@@ -23,7 +23,12 @@ pub(super) fn section(page: &mut String, measures: &[Measure]) {
     if measures.is_empty() {
         return;
     }
-    let _ = write!(page, "<h2>{COMPARED}</h2><p>Policies side by side on many machines.</p>");
+    let _ = write!(
+        page,
+        "<h2>{COMPARED}</h2><p>Policies side by side on many machines. For those \
+         called random, costs and loads were drawn: homing lab compare --random N --list shows them. \
+         The tables of costs and loads below are those of the others.</p>"
+    );
     standing(page, &measures);
     for (title, of) in Comparison::all(&measures) {
         comparison(page, &title, &of);

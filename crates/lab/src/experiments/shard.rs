@@ -2,9 +2,9 @@
 //!
 //! A part that runs is `2-of-8.jsonl.part`: the sweep, then a line for each run as it ends. If the
 //! same part is asked for later, it continues after these lines. When all runs have ended,
-//! `2-of-8.jsonl` takes its place. The last line of that file says which part it is and how many
-//! runs come before it, so that a file that was cut off, or has another part's name, is not taken
-//! for whole.
+//! `2-of-8.jsonl` takes its place. The last line of that file says which part it is, how many runs
+//! come before it and what their lines come to, so that a file that was cut off or changed, or has
+//! another part's name, is not taken for whole.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -15,6 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use super::sweep::fingerprint;
 use super::{Cell, Key, Measure, Settings, Sweep};
 
 /// One of several equal parts, counted from 1: `2/8`.
@@ -43,10 +44,12 @@ impl TryFrom<Numbers> for Shard {
 }
 
 /// The last line of a part that is whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct End {
     part: Shard,
     runs: usize,
+    /// The [`fingerprint`] of their lines.
+    lines: String,
 }
 
 /// A line after the first.
@@ -106,8 +109,8 @@ pub enum ShardError {
         path: PathBuf,
     },
     /// A part does not have all of its lines.
-    #[error("{path} has been cut off or changed: it is to end with how many runs it has, and has {runs}; \
-        give the command of this part again, and it goes on with the rest",
+    #[error("{path} has been cut off or changed: its last line does not tell of the {runs} runs before it; \
+        remove it, or what was changed, and give the command of this part again, and it goes on with the rest",
         path = path.display())]
     Cut {
         /// The file.
@@ -220,7 +223,7 @@ impl Part {
             }
         }
         // The file is written anew, because its last line may be incomplete.
-        replace(&unfinished, &text_of(&sweep, &known))?;
+        replace(&unfinished, &(sweep.line() + "\n" + &lines_of(&known)))?;
         let file = OpenOptions::new().append(true).open(&unfinished).map_err(at(&unfinished))?;
         let file = Mutex::new(Kept { file, runs: known.len(), broken: false });
         Ok(Self { path, unfinished, shard, sweep, known, file })
@@ -279,9 +282,10 @@ impl Part {
     pub fn finish(self, measures: Vec<Measure>) -> Result<usize, ShardError> {
         let mut all = self.known;
         all.extend(measures.into_iter().map(|measure| (measure.key, measure.values)));
-        let end = End { part: self.shard, runs: all.len() };
+        let lines = lines_of(&all);
+        let end = End { part: self.shard, runs: all.len(), lines: fingerprint(&lines) };
         let end = serde_json::to_string(&end).expect("numbers") + "\n";
-        let text = text_of(&self.sweep, &all) + &end;
+        let text = self.sweep.line() + "\n" + &lines + &end;
         replace(&self.unfinished, &text)?;
         fs::rename(&self.unfinished, &self.path).map_err(at(&self.path))?;
         Ok(all.len())
@@ -312,11 +316,11 @@ fn line_of(measure: &Measure) -> String {
     serde_json::to_string(measure).expect("figures and names") + "\n"
 }
 
-fn text_of(sweep: &Sweep, all: &BTreeMap<Key, BTreeMap<String, f64>>) -> String {
+fn lines_of(all: &BTreeMap<Key, BTreeMap<String, f64>>) -> String {
     let measures = all
         .iter()
         .map(|(key, values)| line_of(&Measure { key: key.clone(), values: values.clone() }));
-    sweep.line() + "\n" + &measures.collect::<String>()
+    measures.collect()
 }
 
 /// Reads the runs in a part that may have been cut off.
@@ -337,6 +341,7 @@ fn kept(
     for (index, line) in lines.enumerate() {
         let line = Line::of(line).map_err(|problem| {
             let path = path.to_owned();
+            let problem = format!("{problem}; remove this line, and its run is made again");
             ShardError::Line { path, line: index + 2, problem }
         })?;
         if let Line::Run(measure) = line {
@@ -398,7 +403,7 @@ fn merge_files(folder: &Path, paths: &[PathBuf]) -> Result<Merged, ShardError> {
             let (path, sweep) = (path.clone(), sweep.line());
             return Err(ShardError::Foreign { path, sweep, first: first.line() });
         }
-        let (mut runs, mut end) = (0, None);
+        let (mut runs, mut end, mut own) = (0, None, String::new());
         for (index, line) in lines {
             let measure = match Line::of(line) {
                 Ok(Line::Run(measure)) => measure,
@@ -412,6 +417,8 @@ fn merge_files(folder: &Path, paths: &[PathBuf]) -> Result<Merged, ShardError> {
                 Err(problem) => return Err(broken(index, problem)),
             };
             runs += 1;
+            own.push_str(line);
+            own.push('\n');
             match all.get(&measure.key) {
                 Some(known) if *known != measure.values => {
                     let key = format!("{:?}", measure.key);
@@ -420,7 +427,7 @@ fn merge_files(folder: &Path, paths: &[PathBuf]) -> Result<Merged, ShardError> {
                 _ => all.insert(measure.key, measure.values),
             };
         }
-        let end = end.filter(|end| end.runs == runs);
+        let end = end.filter(|end| end.runs == runs && end.lines == fingerprint(&own));
         let Some(end) = end else { return Err(ShardError::Cut { path: path.clone(), runs }) };
         parts.push(end.part);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use homing_sim::CryptLoad;
 
-use super::{Experiment, Key, Kind, Measure, Published, kind_of};
+use super::{Experiment, Follows, GivenCosts, Key, Kind, Measure, PUBLISHED, Published, kind_of};
 
 /// A change of more than this, in per cent, means that the baseline was nothing: it is not shown as
 /// a change.
@@ -85,8 +85,15 @@ impl Row {
     }
 }
 
-/// The lines of an experiment, each where its first measure stands.
-pub fn rows(experiment: &Experiment, measures: &[Measure]) -> Vec<Row> {
+/// The lines of an experiment, each where its first measure stands. Where costs are given, nothing
+/// is fitted: the parameters were chosen for the usual ones.
+pub fn rows(experiment: &Experiment, measures: &[Measure], costs: &GivenCosts) -> Vec<Row> {
+    let kind_of = |key: &Key, metric: &str| match kind_of(key, metric) {
+        Kind::Fitted if !costs.is_empty() && experiment.follows >= Follows::Machine => {
+            Kind::Predicted
+        }
+        kind => kind,
+    };
     let (metric, _) = experiment.metric;
     let mut keys: Vec<Key> = Vec::new();
     let mut runs: BTreeMap<Key, Vec<&Measure>> = BTreeMap::new();
@@ -151,8 +158,14 @@ pub fn places(rows: &[Row]) -> Vec<(&str, &str, Vec<&Row>)> {
     }
     // As published, not by the alphabet. What is no such load stays where it is.
     let load = |scenario| CryptLoad::LOADS.iter().position(|(name, _)| *name == scenario);
-    places.sort_by_key(|(machine, scenario, _)| (*machine, load(*scenario)));
+    places.sort_by_key(|(machine, scenario, _)| (*machine, load(*scenario), number(scenario)));
     places
+}
+
+/// The number that a scenario begins with, as in `16 issuers`.
+fn number(scenario: &str) -> u64 {
+    let digits = scenario.find(|c: char| !c.is_ascii_digit()).unwrap_or(scenario.len());
+    scenario[..digits].parse().unwrap_or(u64::MAX)
 }
 
 /// The hosts of a table, each once.
@@ -160,10 +173,15 @@ pub fn hosts<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
     once(rows, |row| &row.key.host)
 }
 
-/// The policies of a table, each once, the baseline first.
-pub fn policies<'a>(rows: &[&'a Row], baseline: &str) -> Vec<&'a str> {
+/// The policies of a table, each once: the baseline first, then the others as published, then those
+/// that are not.
+pub fn policies<'a>(rows: &[&'a Row], experiment: &Experiment) -> Vec<&'a str> {
+    let published = |policy: &str| {
+        let is_it = |of: &Published| of.experiment == experiment.name && of.policy == policy;
+        PUBLISHED.iter().position(is_it).unwrap_or(usize::MAX)
+    };
     let mut policies = once(rows, |row| &row.key.policy);
-    policies.sort_by_key(|policy| *policy != baseline);
+    policies.sort_by_key(|policy| (*policy != experiment.baseline, published(policy)));
     policies
 }
 
@@ -186,17 +204,25 @@ pub fn bracket(rows: &[&Row], policy: &str) -> Option<(f64, f64)> {
     (stat.count > 1).then_some((stat.min, stat.max))
 }
 
-/// The simulated and the published change of each line that has both but the baseline's.
-pub fn deltas<'a>(rows: impl Iterator<Item = &'a Row>, baseline: &str) -> Vec<(f64, f64)> {
-    rows.filter(|row| row.key.policy != baseline)
-        .filter_map(|row| Some((row.delta_pct?, row.published_delta_pct?)))
-        .collect()
+/// How far these lines are off the published ones, as the root of the mean square: for an absolute
+/// experiment by how many per cent the figures are, for others by how many points the changes
+/// against the baseline are. `None` if nothing was published.
+pub fn error<'a>(experiment: &Experiment, rows: impl Iterator<Item = &'a Row>) -> Option<f64> {
+    let off: Vec<f64> = if experiment.is_absolute {
+        rows.filter_map(|row| Some((row.value.mean / row.published? - 1.0) * 100.0)).collect()
+    } else {
+        let others = rows.filter(|row| row.key.policy != experiment.baseline);
+        others.filter_map(|row| Some(row.delta_pct? - row.published_delta_pct?)).collect()
+    };
+    let square: f64 = off.iter().map(|off| off.powi(2)).sum();
+    (!off.is_empty()).then(|| (square / off.len() as f64).sqrt())
 }
 
-/// The root of the mean square of their differences, in points.
-pub fn rms_error(pairs: &[(f64, f64)]) -> f64 {
-    let square = pairs.iter().map(|(simulated, published)| (simulated - published).powi(2));
-    (square.sum::<f64>() / pairs.len().max(1) as f64).sqrt()
+impl Experiment {
+    /// What [`error`] tells, and in which unit.
+    pub fn error_name(&self) -> &'static str {
+        if self.is_absolute { "rms error, %" } else { "rms error of changes, points" }
+    }
 }
 
 #[cfg(test)]
@@ -216,7 +242,7 @@ mod tests {
                 seed: 0,
             };
             let values = [("mib_s".to_owned(), 1.0)].into();
-            rows(wq, &[Measure { key, values }]).remove(0)
+            rows(wq, &[Measure { key, values }], &GivenCosts::default()).remove(0)
         };
         let names = ["HIGH", "LOW", "MED"].map(|load| row("a", load)).into_iter();
         let all: Vec<Row> =
@@ -266,7 +292,7 @@ mod tests {
             on("confined", "CACHE", 206.0),
             on("cfs", "homing", 110.0),
         ];
-        let rows = rows(Experiment::find("wq").unwrap(), &measures);
+        let rows = rows(Experiment::find("wq").unwrap(), &measures, &GivenCosts::default());
         let kinds: Vec<Kind> = rows.iter().map(|row| row.kind).collect();
         assert_eq!(kinds[..3], [Kind::Fitted, Kind::Predicted, Kind::Predicted], "on one host");
         let rows: Vec<&Row> = rows.iter().collect();
@@ -283,7 +309,7 @@ mod tests {
             measure("CACHE", 0, 110.0),
             measure("homing", 0, 120.0),
         ];
-        let rows = rows(Experiment::find("wq").unwrap(), &measures);
+        let rows = rows(Experiment::find("wq").unwrap(), &measures, &GivenCosts::default());
         assert_eq!(rows.len(), 3);
         assert_eq!((rows[0].value.mean, rows[0].value.min, rows[0].value.count), (100.0, 99.0, 2));
         assert_eq!(rows[0].kind, Kind::Fitted);
@@ -296,8 +322,11 @@ mod tests {
         let use_of = |row: &Row| row.beside("CPU use, %").copied().unwrap();
         assert_eq!((use_of(&rows[0]).value.mean, use_of(&rows[0]).published), (50.0, Some(99.31)));
         assert_eq!((use_of(&rows[1]).kind, use_of(&rows[2]).published), (Kind::Predicted, None));
-        let pairs = deltas(rows.iter(), "SYSTEM");
-        assert_eq!(pairs.len(), 1);
-        assert!((rms_error(&pairs) - 9.396).abs() < 0.001);
+        let wq = Experiment::find("wq").unwrap();
+        assert!((error(wq, rows.iter()).unwrap() - 9.396).abs() < 0.001);
+        let figures = Experiment { is_absolute: true, ..*wq };
+        let off = error(&figures, rows.iter()).unwrap();
+        assert!((90.9..91.1).contains(&off), "of 1,160 MiB/s: {off}");
+        assert_eq!(error(wq, rows[2..].iter()), None, "nothing was published");
     }
 }

@@ -39,7 +39,7 @@ impl Sweep {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             model: model(),
-            experiments: experiments.to_vec(),
+            experiments: sorted(experiments),
             machines,
             hosts: plan.hosts.iter().copied().map(HostModel::name).map(str::to_owned).collect(),
             seeds: plan.seeds,
@@ -64,6 +64,14 @@ impl Sweep {
     }
 }
 
+/// In which order experiments were named does not matter.
+fn sorted(names: &[String]) -> Vec<String> {
+    let mut names = names.to_vec();
+    names.sort();
+    names.dedup();
+    names
+}
+
 fn fingerprint_of(machine: &NamedMachine) -> String {
     format!("{}: {}", machine.name, fingerprint(&format!("{:?}", machine.machine)))
 }
@@ -83,7 +91,7 @@ pub(super) fn fingerprint(text: &str) -> String {
     format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, fold))
 }
 
-/// A short run of each workload, and each kind of crew, on a small machine.
+/// A short run of each workload, each kind of crew, each host and each memory, on a small machine.
 fn model() -> String {
     const WARM_UP_NS: u64 = 2_000_000;
     const MEASURED_NS: u64 = 20_000_000;
@@ -102,9 +110,12 @@ fn model() -> String {
     let reports = policies.map(|(policy, machine)| {
         let (name, load) = (policy.to_string(), CryptLoad::published(2));
         let run = DmCrypt { load, policy, warm_up_ns: WARM_UP_NS, measured_ns: MEASURED_NS };
-        let rules = Rules::new(HostModel::Cfs, machine.cpus().len());
-        let trial = Trial { machine, rules: &rules, ..trial(&plain) };
-        (name, run.run(&trial).expect(NOT_STOPPED))
+        let on_hosts = HostModel::ALL.map(|host| {
+            let rules = Rules::new(host, machine.cpus().len());
+            let trial = Trial { machine, rules: &rules, ..trial(&plain) };
+            run.run(&trial).expect(NOT_STOPPED)
+        });
+        (name, on_hosts)
     });
     let swqueue = Some(SwQueue::Sharded(2));
     let rules = Rules { swqueue, sis_node: true, ..plain.clone() };
@@ -114,10 +125,15 @@ fn model() -> String {
         build.run(&trial(&rules)).expect(NOT_STOPPED),
         pairs.run(&trial(&rules)).expect(NOT_STOPPED),
     ];
-    let commits = GroupCommit::published(1, false).run(MEASURED_NS, 1);
-    let tenants = [MemoryModel::Kernel(Flags::V8), MemoryModel::HitDensity].map(|model| {
-        Tenants { warm_up_ns: WARM_UP_NS, ..Tenants::published(model) }.run(MEASURED_NS, 1)
-    });
+    let commits = GroupCommit::published(1, false).run(MEASURED_NS, 1, &goes_on);
+    let kernels = [Flags::Off, Flags::V8, Flags::V14].map(MemoryModel::Kernel).into_iter();
+    let models = kernels.chain([MemoryModel::HitDensity, MemoryModel::HitDensityToldCosts]);
+    let tenants: Vec<_> = models
+        .map(|model| {
+            let setup = Tenants { warm_up_ns: WARM_UP_NS, ..Tenants::published(model) };
+            setup.run(MEASURED_NS, 1, &goes_on)
+        })
+        .collect();
     fingerprint(&format!("{reports:?}{wakequeue:?}{commits:?}{tenants:?}"))
 }
 

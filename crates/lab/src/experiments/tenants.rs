@@ -26,15 +26,15 @@ pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
             for seed in 0..plan.seeds {
                 let setup = Tenants::published(model).with_memory(percent);
                 let measured_ns = plan.measured_ns / 4;
-                cells.push(Cell::whole(key(scenario, policy, seed), move || {
-                    let report = setup.run(measured_ns, seed);
-                    named([
+                cells.push(Cell::new(key(scenario, policy, seed), move |stop| {
+                    let report = setup.run(measured_ns, seed, stop)?;
+                    Some(named([
                         ("uses_per_s", report.uses_per_s),
                         ("reads_per_s", report.reads_per_s),
                         ("use_hits_pct", report.use_hits_pct),
                         ("read_hits_pct", report.read_hits_pct),
                         ("written_per_s", report.written_per_s),
-                    ])
+                    ]))
                 }));
             }
         }

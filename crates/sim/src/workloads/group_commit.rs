@@ -6,6 +6,7 @@
 //! on disk; a full one is written at once.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::agenda::{Agenda, Ns};
 use crate::rng::Rng;
@@ -100,8 +101,8 @@ impl GroupCommit {
         }
     }
 
-    /// Runs it for so long.
-    pub fn run(&self, measured_ns: Ns, seed: u64) -> GroupCommitReport {
+    /// Runs it for so long; `None` where `stop` was set before it ended.
+    pub fn run(&self, measured_ns: Ns, seed: u64, stop: &AtomicBool) -> Option<GroupCommitReport> {
         let mut run = Run {
             setup: self,
             agenda: Agenda::default(),
@@ -120,20 +121,23 @@ impl GroupCommit {
         };
         (0..self.issuers).for_each(|issuer| run.issue(issuer));
         let warm_up_ns = (measured_ns / 5).max(WARM_UP_NS);
-        run.until(warm_up_ns);
+        run.until(warm_up_ns, stop)?;
         let before = (run.done, run.log_writes, run.logged);
-        run.until(warm_up_ns + measured_ns);
+        run.until(warm_up_ns + measured_ns, stop)?;
         let writes = (run.log_writes - before.1).max(1);
-        GroupCommitReport {
+        Some(GroupCommitReport {
             files_per_s: (run.done - before.0) as f64 * 1e9 / measured_ns as f64,
             aggregation: (run.logged - before.2) as f64 / writes as f64,
-        }
+        })
     }
 }
 
 impl Run<'_> {
-    fn until(&mut self, until_ns: Ns) {
+    fn until(&mut self, until_ns: Ns, stop: &AtomicBool) -> Option<()> {
         while let Some(event) = self.agenda.next(until_ns) {
+            if stop.load(Ordering::Relaxed) {
+                return None;
+            }
             match event {
                 Event::Issued(issuer) => {
                     let setup = self.setup;
@@ -169,6 +173,7 @@ impl Run<'_> {
                 }
             }
         }
+        Some(())
     }
 
     fn issue(&mut self, issuer: usize) {
@@ -231,15 +236,15 @@ impl Run<'_> {
 mod tests {
     use super::*;
 
-    fn run(issuers: usize, waits: bool) -> GroupCommitReport {
-        GroupCommit::published(issuers, waits).run(1_000_000_000, 1)
+    fn run(setup: &GroupCommit, measured_ns: Ns) -> GroupCommitReport {
+        setup.run(measured_ns, 1, &AtomicBool::new(false)).unwrap()
     }
 
     #[test]
     fn a_short_run_comes_to_what_a_long_one_does() {
         for (issuers, waits) in [(1, true), (1, false), (8, false), (32, false)] {
             let setup = GroupCommit::published(issuers, waits);
-            let [short, long] = [50_000_000, 2_000_000_000].map(|ns| setup.run(ns, 1));
+            let [short, long] = [50_000_000, 2_000_000_000].map(|ns| run(&setup, ns));
             let ratio = short.files_per_s / long.files_per_s;
             assert!((0.9..1.1).contains(&ratio), "{issuers}: {short:?} {long:?}");
         }
@@ -257,7 +262,7 @@ mod tests {
             (8, false, 32_000.0, 100.0),
             (16, false, 33_000.0, 100.0),
         ] {
-            let report = run(issuers, waits);
+            let report = run(&GroupCommit::published(issuers, waits), 1_000_000_000);
             println!("{issuers} {waits}: {report:?}");
             let off = |got: f64, want: f64| (got / want - 1.0).abs();
             assert!(off(report.files_per_s, files_per_s) <= 0.15, "{issuers} {waits} {report:?}");
@@ -269,7 +274,7 @@ mod tests {
     fn without_group_commit_the_log_is_the_limit() {
         let alone =
             GroupCommit { buffer_commits: 1, buffers: 1, ..GroupCommit::published(8, false) };
-        let report = alone.run(1_000_000_000, 1);
+        let report = run(&alone, 1_000_000_000);
         assert!(report.files_per_s < 1e9 / alone.log_ns as f64 * 1.01, "{report:?}");
     }
 }

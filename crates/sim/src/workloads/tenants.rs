@@ -8,6 +8,8 @@
 //! The posting does not say which machine that was, nor how much memory it had. Sizes are scaled
 //! down in proportion, except for what is kept free: see [`Tenants::free_pages`].
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use homing_mglru::density::Savings;
 
 use crate::agenda::{Agenda, Ns};
@@ -127,8 +129,8 @@ impl Tenants {
         Savings { read: 1.0, write: loads(self.swap_in_ns), rewrite: loads(self.swap_out_ns) }
     }
 
-    /// Runs it for this long.
-    pub fn run(&self, measured_ns: Ns, seed: u64) -> TenantsReport {
+    /// Runs it for this long; `None` where `stop` was set before it ended.
+    pub fn run(&self, measured_ns: Ns, seed: u64, stop: &AtomicBool) -> Option<TenantsReport> {
         let mut run = Run {
             setup: self,
             memory: self.model.build(
@@ -147,25 +149,28 @@ impl Tenants {
         }
         (0..self.cpus).for_each(|cpu| run.agenda.at(0, Event::Cpu(cpu)));
         run.agenda.at(0, Event::Background);
-        run.until(self.warm_up_ns);
+        run.until(self.warm_up_ns, stop)?;
         run.counts = Counts::default();
-        run.until(self.warm_up_ns + measured_ns);
+        run.until(self.warm_up_ns + measured_ns, stop)?;
         let Counts { done, hits, written } = run.counts;
         let rate = |count: u64| count as f64 * 1e9 / measured_ns as f64;
         let share = |tenant: usize| hits[tenant] as f64 * 100.0 / done[tenant].max(1) as f64;
-        TenantsReport {
+        Some(TenantsReport {
             uses_per_s: rate(done[1]),
             reads_per_s: rate(done[0]),
             use_hits_pct: share(1),
             read_hits_pct: share(0),
             written_per_s: rate(written),
-        }
+        })
     }
 }
 
 impl Run<'_> {
-    fn until(&mut self, until_ns: Ns) {
+    fn until(&mut self, until_ns: Ns, stop: &AtomicBool) -> Option<()> {
         while let Some(event) = self.agenda.next(until_ns) {
+            if stop.load(Ordering::Relaxed) {
+                return None;
+            }
             let now_ns = self.agenda.now_ns();
             match event {
                 Event::Cpu(cpu) => {
@@ -179,6 +184,7 @@ impl Run<'_> {
                 }
             }
         }
+        Some(())
     }
 
     /// Does the next operation of the tenant that had less of a CPU's time. Returns how long it
@@ -218,7 +224,8 @@ mod tests {
     use super::*;
 
     fn run(model: MemoryModel, percent: u32) -> TenantsReport {
-        let report = Tenants::published(model).with_memory(percent).run(300_000_000, 1);
+        let setup = Tenants::published(model).with_memory(percent);
+        let report = setup.run(300_000_000, 1, &AtomicBool::new(false)).unwrap();
         println!("{model:?}, {percent} %: {report:?}");
         report
     }
