@@ -53,7 +53,7 @@ impl Backend {
 /// The backend that was chosen. A ring is made when it is first wanted, and kept.
 #[derive(Default)]
 pub(crate) struct Chosen {
-    pub(crate) backend: Backend,
+    backend: Backend,
     ring: Option<Arc<Ring>>,
 }
 
@@ -77,6 +77,14 @@ impl Chosen {
     pub(crate) fn set_depth(&self, depth: Option<usize>) {
         if let Some(ring) = &self.ring {
             ring.set_workers(workers(depth));
+        }
+    }
+
+    /// Who syncs files: threads, too, after a ring has failed.
+    pub(crate) fn backend(&self) -> Backend {
+        match &self.ring {
+            Some(ring) if ring.is_broken() => Backend::Threads,
+            _ => self.backend,
         }
     }
 

@@ -50,8 +50,8 @@ pub enum Kind {
 ///
 /// The syncs run on `durable`, a workqueue of the runtime. A file may be synced through any of its
 /// descriptions. The engine hears the error that the kernel has for each description, and keeps it
-/// for the file. Use one engine in a program, preferably that of its runtime: the kernel does not
-/// report again to one engine what it has reported to another.
+/// for the file, also for the process's other engines. Use one engine in a program all the same,
+/// preferably that of its runtime: see [`Durable::new`].
 #[derive(Clone)]
 pub struct Durable {
     pub(crate) engine: Arc<Engine>,
@@ -81,9 +81,11 @@ impl Durable {
         Self::clone(&own)
     }
 
-    /// Makes another engine on this runtime, for a program that needs different settings. Sync each
-    /// file by one engine only: the kernel tells a description of an error once, so an engine that
-    /// did not hear it would say that all is well. Each runtime has an engine of its own, too.
+    /// Makes another engine on this runtime, for a program that needs different settings. Each
+    /// runtime has an engine of its own, too. All engines of a process know the files that have
+    /// failed with one of them, as long as that one lives. But sync each file by one engine only: if
+    /// two do at the same time, the kernel may have told one of an error that the other has not heard
+    /// of yet.
     ///
     /// # Errors
     /// As for building a workqueue.
@@ -315,8 +317,8 @@ impl Durable {
         failed.map(|(error, _)| error)
     }
 
-    /// The failures that nobody has acknowledged, at most one for each file, and for each log that
-    /// has not been opened again since, with this engine.
+    /// The failures that nobody has acknowledged: at most one for each file, with whichever engine of
+    /// the process it failed, and for each log that has not been opened again since, with this engine.
     pub fn failures(&self) -> Vec<DurabilityError> {
         self.engine.failures()
     }
@@ -390,9 +392,9 @@ impl Durable {
         Ok(())
     }
 
-    /// Who syncs single files.
+    /// Who syncs single files: threads, too, after a ring has failed.
     pub fn backend(&self) -> Backend {
-        self.engine.chosen().backend
+        self.engine.chosen().backend()
     }
 
     /// What has been done so far.

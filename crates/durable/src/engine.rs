@@ -17,6 +17,7 @@ use crate::description::Description;
 use crate::durable::Kind;
 use crate::entry::Sync;
 use crate::error::{DurabilityError, Loss};
+use crate::failures::Failures;
 use crate::file_id::{FileId, Is};
 use crate::files::{Asked, Ended, Files, Job};
 use crate::filesystem::Work;
@@ -61,8 +62,9 @@ impl Engine {
     }
 
     pub(crate) fn new(workqueue: Workqueue, system: impl System) -> Arc<Self> {
+        let failures = if system.is_real() { Failures::of_process() } else { Failures::default() };
         Arc::new(Self {
-            files: Mutex::default(),
+            files: Mutex::new(Files::with(failures)),
             gathered: Condvar::new(),
             system: Box::new(system),
             workqueue,
@@ -121,7 +123,7 @@ impl Engine {
 
     /// The failures that nobody has acknowledged, of files and of logs, by when they were seen.
     pub(crate) fn failures(&self) -> Vec<DurabilityError> {
-        let mut all: Vec<_> = self.files().failures().collect();
+        let mut all = self.files().failures();
         all.extend(lock(&self.failed_logs).values().cloned());
         all.sort_by_key(|error| error.first_seen);
         all

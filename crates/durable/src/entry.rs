@@ -1,5 +1,4 @@
-//! A file that is being synced, waits to be synced, or has failed. Pure, except for questions about
-//! a descriptor.
+//! A file that is being synced, or waits to be. Pure, except for questions about a descriptor.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -86,9 +85,6 @@ pub(crate) fn is_of(file: &File, number: RawFd) -> bool {
     std::os::fd::AsRawFd::as_raw_fd(file) == number
 }
 
-/// How a file failed, and a description of it.
-pub(crate) type Failed = (DurabilityError, Option<Arc<File>>);
-
 /// Who syncs a file now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum By {
@@ -115,15 +111,12 @@ pub(crate) struct Entry {
     /// `next` is put off until the callers of the last sync have come. This many waited for it when
     /// that began.
     gathers: Option<usize>,
-    /// How it failed. The description that heard of it is kept, unless the process was out of
-    /// descriptors, so that the inode is not used for another file.
-    pub(crate) failed: Option<Box<Failed>>,
 }
 
 impl Entry {
     /// Whether nothing is wanted of the file, and nothing is kept for it.
     pub(crate) fn is_idle(&self) -> bool {
-        let kept = self.failed.is_some() || self.known.is_some() || self.gathers.is_some();
+        let kept = self.known.is_some() || self.gathers.is_some();
         self.is_free() && self.next.is_none() && !kept
     }
 

@@ -1,5 +1,4 @@
-//! The files that are being synced, wait to be synced, or have failed: one entry for each, by
-//! device and inode. Every request and every end of a sync goes through here, under one lock. The
+//! The files that are being synced, or wait to be: one entry for each, by device and inode. Every request and every end of a sync goes through here, under one lock. The
 //! only system calls made under it are those that duplicate a descriptor, compare two, or name a
 //! file that a failed flush has lost.
 
@@ -12,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use crate::batch::BULK;
 use crate::durable::Kind;
-use crate::entry::{By, Entry, Failed, Sync};
+use crate::entry::{By, Entry, Sync};
 use crate::error::{DurabilityError, Loss};
+use crate::failures::{Failed, Failures};
 use crate::file_id::FileId;
 use crate::filesystem::{Alone, Filesystem, Work};
 use crate::gathers::Gathers;
@@ -69,6 +69,7 @@ pub(crate) struct Ended {
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     entries: HashMap<FileId, Entry>,
+    failures: Failures,
     filesystems: BTreeMap<u64, Filesystem>,
     /// How many jobs that use a disk are under way, on all filesystems.
     running: usize,
@@ -81,6 +82,11 @@ pub(crate) struct Files {
 }
 
 impl Files {
+    /// For an engine that shares its failures with others.
+    pub(crate) fn with(failures: Failures) -> Self {
+        Self { failures, ..Self::default() }
+    }
+
     /// Asks for a file to be durable as it is now. `keep` gives the asker's description, and
     /// `number` is what the asker knows it by: `None` if it was opened for this alone, and so has
     /// heard of nothing that others have not. `callers` counts callers that have not asked for
@@ -93,10 +99,10 @@ impl Files {
         number: Option<RawFd>,
         keep: impl FnOnce() -> io::Result<Arc<File>>,
     ) -> io::Result<Asked> {
-        let entry = self.entries.entry(id).or_default();
-        if let Some((error, _)) = entry.failed.as_deref() {
-            return Ok(Asked::Failed(error.clone()));
+        if let Some(error) = self.failures.of(id) {
+            return Ok(Asked::Failed(error));
         }
+        let entry = self.entries.entry(id).or_default();
         if let Some(next) = &mut entry.next {
             next.kind = next.kind.max(kind);
             if let Some(number) = number.filter(|number| !next.knows(*number)) {
@@ -146,10 +152,10 @@ impl Files {
         policy: Policy,
         waits: bool,
     ) -> Result<Option<Alone>, DurabilityError> {
-        let entry = self.entries.entry(id).or_default();
-        if let Some((error, _)) = entry.failed.as_deref() {
-            return Err(error.clone());
+        if let Some(error) = self.failures.of(id) {
+            return Err(error);
         }
+        let entry = self.entries.entry(id).or_default();
         let filesystem = self.filesystems.entry(id.device).or_default();
         let idle = filesystem.note_idle(Instant::now());
         let commits = policy.strategy == Strategy::Filesystem && filesystem.may_commit();
@@ -360,7 +366,7 @@ impl Files {
         let mut last = By::Nobody;
         if let hash_map::Entry::Occupied(mut entry) = self.entries.entry(id) {
             last = std::mem::take(&mut entry.get_mut().by);
-            if verdict.is_ok() && entry.get().is_idle() {
+            if verdict.is_ok() && entry.get().is_idle() && self.failures.of(id).is_none() {
                 // Most are, and there may be thousands.
                 entry.remove();
                 return Ended { verdict, in_vain: None };
@@ -408,10 +414,11 @@ impl Files {
         let lost = failed.as_ref().err().filter(|error| error.loss != Loss::Refused);
         let Some(error) = lost else { return Ended { verdict: failed, in_vain: None } };
         // `DURABLE-3`
+        self.failures.note(id, || (error.clone(), keep()));
         let entry = self.entries.entry(id).or_default();
-        entry.failed.get_or_insert_with(|| Box::new((error.clone(), keep())));
         let in_vain = entry.next.take();
         entry.is_ready = false;
+        self.sweep(id);
         if let Some(next) = &in_vain
             && let Some(filesystem) = self.filesystems.get_mut(&id.device)
         {
@@ -462,8 +469,7 @@ impl Files {
 
     /// How a file failed, if nobody has acknowledged it.
     pub(crate) fn failure(&self, id: FileId) -> Option<DurabilityError> {
-        let failed = self.entries.get(&id)?.failed.as_deref();
-        failed.map(|(error, _)| error.clone())
+        self.failures.of(id)
     }
 
     /// Notes that the write-back of a file has failed as it began. Its sync, which is still to
@@ -474,8 +480,8 @@ impl Files {
             if let Some(next) = &mut entry.next {
                 next.heard = Some(Box::new(error.clone()));
             }
-            let failed = || Box::new((error.clone(), Some(Arc::clone(file))));
-            entry.failed.get_or_insert_with(failed);
+            self.failures.note(id, || (error.clone(), Some(Arc::clone(file))));
+            self.sweep(id);
         }
     }
 
@@ -551,9 +557,8 @@ impl Files {
     }
 
     /// What has failed and was not acknowledged, in no order.
-    pub(crate) fn failures(&self) -> impl Iterator<Item = DurabilityError> {
-        let failed = self.entries.values().filter_map(|entry| entry.failed.as_deref());
-        failed.map(|(error, _)| error.clone())
+    pub(crate) fn failures(&self) -> Vec<DurabilityError> {
+        self.failures.all()
     }
 
     /// A line for each filesystem: its device, what waits, what its ways cost.
@@ -566,12 +571,10 @@ impl Files {
     /// Forgets a failure if `is_it` says so. Returns it, and the description that was kept with it:
     /// closing that may take long, so the caller does it.
     pub(crate) fn acknowledge(
-        &mut self,
+        &self,
         id: FileId,
         is_it: impl FnOnce(&DurabilityError) -> bool,
     ) -> Option<Failed> {
-        let failed = self.entries.get_mut(&id)?.failed.take_if(|failed| is_it(&failed.0));
-        self.sweep(id);
-        failed.map(|failed| *failed)
+        self.failures.take(id, is_it)
     }
 }

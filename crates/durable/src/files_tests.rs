@@ -11,6 +11,7 @@ use crate::commit;
 use crate::durable::{Durable, Kind};
 use crate::early::WriteBack;
 use crate::entry::Sync;
+use crate::failures::Failures;
 use crate::file_id::{FileId, Is};
 use crate::files::{Asked, Files, Job};
 use crate::filesystem::{Filesystem, Work};
@@ -469,4 +470,38 @@ fn of_filesystems_that_have_gone_few_are_kept() {
     let known = (100..10_000).filter(|device| files.knows(*device)).count();
     assert!((1..=64).contains(&known), "{known}");
     assert!(files.knows(DEVICE) && commit(&mut files) == [1], "somebody waits there");
+}
+
+#[test]
+fn what_failed_with_one_engine_has_failed_with_all_until_somebody_acknowledges_it() {
+    let failures = Failures::default();
+    let (mut one, mut other) = (Files::with(failures.another()), Files::with(failures.another()));
+    let keep = || File::open("/").map(Arc::new);
+    let failure =
+        Failure { operation: "fsync", error: std::io::Error::from_raw_os_error(libc::EIO) };
+    let error = || commit::error(id(1), &keep().unwrap(), Kind::All, &failure);
+    // A sync of the other engine is under way when the first one hears of the failure.
+    ask(&mut other, 1);
+    assert!(matches!(other.next_job(by(Strategy::Files)), Some(Job::File(_))));
+    ask(&mut one, 1);
+    assert!(matches!(one.next_job(by(Strategy::Files)), Some(Job::File(_))));
+    assert!(one.end(id(1), Err(error()), || None).verdict.is_err());
+    assert!(
+        other.end(id(1), Ok(()), || None).verdict.is_err(),
+        "it may have found nothing to write"
+    );
+    for files in [&mut one, &mut other] {
+        let asked = files.ask(id(1), Kind::All, 1, Some(3), keep);
+        assert!(matches!(asked, Ok(Asked::Failed(_))));
+        assert!(files.begin_alone(id(1), by(Strategy::Files), true).is_err());
+        assert_eq!(files.failures(), [files.failure(id(1)).unwrap()]);
+    }
+    ask(&mut other, 2);
+    assert!(other.acknowledge(id(1), |_| true).is_some() && one.failures().is_empty());
+    ask(&mut one, 1);
+    // What an engine noted goes with it.
+    assert!(one.end_own(id(5), Err(error()), || None).verdict.is_err());
+    assert!(other.failure(id(5)).is_some());
+    drop(one);
+    assert!(other.failure(id(5)).is_none());
 }

@@ -68,6 +68,7 @@ mod early;
 mod engine;
 mod entry;
 mod error;
+mod failures;
 mod file_id;
 mod files;
 #[cfg(all(test, not(shuttle)))]

@@ -379,6 +379,7 @@ mod tests {
         let asked: Vec<_> = files.iter().map(|file| durable.fsync(file)).collect();
         let failed: Vec<_> = asked.into_iter().map(|synced| synced.wait().err()).collect();
         assert!(ring.is_broken());
+        assert_eq!(durable.backend(), Backend::Threads);
         for (file, error) in files.iter().zip(failed) {
             // Nobody knows what became of the syncs that the ring had taken.
             assert_eq!(durable.fsync(file).wait().err(), error, "it is remembered");
@@ -388,6 +389,7 @@ mod tests {
         // Asking for the backend again makes a new ring.
         durable.set_backend(Backend::IoUring).unwrap();
         durable.fsync(&files[0]).wait().unwrap();
+        assert_eq!(durable.backend(), Backend::IoUring);
         assert!(!durable.engine.chosen().ring().unwrap().is_broken());
     }
 

@@ -156,6 +156,8 @@ fn one_to_a_hundred_waiters_and_whoever_comes_later() {
     Disk::each(&[EIO, ENOSPC], |disk, durable| {
         let bad = disk.open("bad");
         disk.spoil();
+        let runtime = Runtime::new().unwrap();
+        let other = Durable::new(&runtime).unwrap();
         for count in [1, 10, 100] {
             disk.dirty("bad");
             let later = disk.open("bad");
@@ -171,7 +173,10 @@ fn one_to_a_hundred_waiters_and_whoever_comes_later() {
             let after = disk.open("bad");
             let _ = after.sync_all();
             disk.is_error(durable.fsync(&after).wait());
-            durable.acknowledge_loss(&after).unwrap();
+            // Nor has another engine heard anything of it.
+            disk.is_error(other.fsync(&bad).wait());
+            disk.is_error(other.fsync_and_wait(&bad));
+            other.acknowledge_loss(&after).unwrap();
         }
         let good = disk.dirty("good");
         durable.fsync(&good).wait().unwrap();

@@ -1,0 +1,99 @@
+//! The failures that nobody has acknowledged. All engines of a process share them: the kernel tells
+//! a description of an error once, so what one engine was told, no other would hear of.
+//!
+//! A failure is noted before anybody is told of it, and a sync looks for one before it begins and
+//! when it ends. What remains open: two engines may sync one description at the same time, and one
+//! of them be told by the kernel what the other has not noted yet. So a file is best synced by one
+//! engine only.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::sync::{Arc, OnceLock};
+
+use crate::error::DurabilityError;
+use crate::file_id::FileId;
+use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
+
+/// How a file failed, and the description that heard of it: it is kept, unless the process was out
+/// of descriptors, so that the inode is not used for another file.
+pub(crate) type Failed = (DurabilityError, Option<Arc<File>>);
+
+#[derive(Debug, Default)]
+struct All {
+    /// How many there are, to be read without the lock: mostly none.
+    count: AtomicUsize,
+    /// With the number of the engine that noted each.
+    known: Mutex<HashMap<FileId, (usize, Failed)>>,
+}
+
+/// An engine's access to the failures. What it noted is forgotten when it goes.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    all: Arc<All>,
+    engine: usize,
+}
+
+impl Failures {
+    /// Shares those of the process.
+    pub(crate) fn of_process() -> Self {
+        // The standard library's, not the model checker's: its engines share nothing.
+        static ALL: OnceLock<Arc<All>> = OnceLock::new();
+        Self::sharing(ALL.get_or_init(Arc::default))
+    }
+
+    fn sharing(all: &Arc<All>) -> Self {
+        static ENGINES: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        let engine = ENGINES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Self { all: Arc::clone(all), engine }
+    }
+
+    /// Another engine's access to the same failures.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn another(&self) -> Self {
+        Self::sharing(&self.all)
+    }
+
+    /// How a file failed.
+    pub(crate) fn of(&self, id: FileId) -> Option<DurabilityError> {
+        if self.all.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        lock(&self.all.known).get(&id).map(|(_, (error, _))| error.clone())
+    }
+
+    /// Notes that a file has failed, unless that is known.
+    pub(crate) fn note(&self, id: FileId, failed: impl FnOnce() -> Failed) {
+        let mut known = lock(&self.all.known);
+        known.entry(id).or_insert_with(|| (self.engine, failed()));
+        self.all.count.store(known.len(), Ordering::Release);
+    }
+
+    /// Forgets a failure if `is_it` says so. Returns it; closing its file may take long.
+    pub(crate) fn take(
+        &self,
+        id: FileId,
+        is_it: impl FnOnce(&DurabilityError) -> bool,
+    ) -> Option<Failed> {
+        let mut known = lock(&self.all.known);
+        let is_known = known.get(&id).is_some_and(|(_, (error, _))| is_it(error));
+        let taken = if is_known { known.remove(&id) } else { None };
+        self.all.count.store(known.len(), Ordering::Release);
+        taken.map(|(_, failed)| failed)
+    }
+
+    /// All of them, in no order.
+    pub(crate) fn all(&self) -> Vec<DurabilityError> {
+        lock(&self.all.known).values().map(|(_, (error, _))| error.clone()).collect()
+    }
+}
+
+impl Drop for Failures {
+    fn drop(&mut self) {
+        let mut known = lock(&self.all.known);
+        let own: Vec<_> = known.extract_if(|_, (engine, _)| *engine == self.engine).collect();
+        self.all.count.store(known.len(), Ordering::Release);
+        drop(known);
+        // Closing files may take long.
+        drop(own);
+    }
+}
