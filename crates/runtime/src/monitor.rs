@@ -16,7 +16,7 @@ use homing_topology::{Allowed, CpuId, CpuSet};
 use crate::affinity::{LET_GO, MOVED, Mask, NOWHERE, STRAY, may_leave, read_mask};
 use crate::clock::{now_ns, thread_cpu_ns};
 use crate::crew::Member;
-use crate::item::{drop_quietly, quietly};
+use crate::item::quietly;
 use crate::local;
 use crate::rescuer::{MAYDAY_INTERVAL_NS, MAYDAY_NS};
 use crate::shared::Shared;
@@ -25,6 +25,7 @@ use crate::stall::Stalls;
 use crate::state::{Chosen, WorkqueueState};
 use crate::strays::Strays;
 use crate::sync::lock;
+use crate::timers::Timer;
 use crate::usage::{Since, Usage, cpu_clock_ns};
 
 /// Between two looks while items run for long.
@@ -57,6 +58,10 @@ const PATIENCE_NS: u64 = if cfg!(shuttle) { 0 } else { MAYDAY_NS };
 /// Items that run for longer are watched, and the rest of their batch goes back to its queue.
 const LONG_NS: u64 = BLOCKED_NS / 2;
 
+/// If there are more pools, scopes stay as they were chosen: the rest is for what the program asks
+/// for, because a pool is never given back.
+const POOLS_CHOSEN_MAX: u8 = 128;
+
 /// The life of the monitor's thread.
 pub(crate) fn main(shared: &Arc<Shared>) {
     let mut monitor = Monitor {
@@ -80,9 +85,8 @@ pub(crate) fn main(shared: &Arc<Shared>) {
     while !shared.monitor.is_closed() {
         let now_ns = now_ns();
         while let Some(timer) = shared.timers.due(now_ns) {
-            // The timer may hold the last reference to what the user's function holds.
-            quietly(|| timer.what.fire(timer.generation, timer.cpu));
-            drop_quietly(timer);
+            let Timer { what, generation, cpu } = timer;
+            quietly(|| what.fire(generation, cpu).into_iter().for_each(|rest| shared.finish(rest)));
         }
         if shared.monitor.is_due(now_ns) {
             monitor.look(now_ns);
@@ -407,8 +411,14 @@ impl Monitor<'_> {
             (cpus.len() as u64, busy_ns)
         };
         let mut any = false;
+        let may_choose = dispatch.pools.count() < POOLS_CHOSEN_MAX;
         for workqueue in self.shared.auto.take() {
             if workqueue.let_go.load(Ordering::Acquire) {
+                continue;
+            }
+            if !may_choose {
+                self.shared.auto.add(&workqueue);
+                any = true;
                 continue;
             }
             let tape = dispatch.tape();

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use homing_sched::{Facts, PoolId};
 use homing_topology::{CpuId, Scope};
 
-use crate::item::{Batch, Item};
+use crate::item::{Batch, Item, lone};
 use crate::local;
 use crate::shared::Shared;
 use crate::state::{Chosen, Mode, WorkqueueState};
@@ -103,6 +103,12 @@ impl Shared {
                 false
             }
         }
+    }
+
+    /// Has a worker do what the calling thread must not: it may wait, or run the user's code.
+    pub(crate) fn finish(&self, rest: impl FnOnce() + Send + 'static) {
+        let Some(events) = self.workqueues.first() else { return rest() };
+        self.push(&events, None, lone(events.tag(), rest), Origin::GoesOn);
     }
 
     /// An item that had a slot of the workqueue's gate has ended. The next one goes to the home

@@ -192,6 +192,11 @@ impl Registry {
         lock(&self.all).named(name)
     }
 
+    /// The runtime's own workqueue, which is made first.
+    pub(crate) fn first(&self) -> Option<Arc<WorkqueueState>> {
+        lock(&self.all).states.values().next()?.state()
+    }
+
     pub(crate) fn find(&self, number: u32) -> Option<Arc<WorkqueueState>> {
         lock(&self.all).states.get(&number)?.state()
     }

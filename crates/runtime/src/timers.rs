@@ -8,10 +8,15 @@ use homing_topology::CpuId;
 use crate::item::{drop_quietly, quietly};
 use crate::sync::{Mutex, lock};
 
+/// What is left to do elsewhere.
+pub(crate) type Rest = Box<dyn FnOnce() + Send>;
+
 /// What a timer does when its time has come.
 pub(crate) trait Fire: Send {
-    /// The timer of this instance, which was set on this CPU, has run out.
-    fn fire(&self, generation: u32, cpu: CpuId);
+    /// The timer of this instance, which was set on this CPU, has run out. Returns what may drop the
+    /// last reference to what the user's function holds: on the monitor's thread such a drop could
+    /// wait for a timer.
+    fn fire(self: Box<Self>, generation: u32, cpu: CpuId) -> Option<Rest>;
 
     /// The runtime ends, so the timer will not fire.
     fn abandon(&self, generation: u32);
@@ -98,8 +103,9 @@ mod tests {
     struct Last(Arc<AtomicU32>);
 
     impl Fire for Last {
-        fn fire(&self, generation: u32, _: CpuId) {
+        fn fire(self: Box<Self>, generation: u32, _: CpuId) -> Option<Rest> {
             self.0.store(generation, Ordering::Relaxed);
+            None
         }
         fn abandon(&self, generation: u32) {
             self.0.store(1000 + generation, Ordering::Relaxed);

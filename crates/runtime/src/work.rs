@@ -15,7 +15,7 @@ use crate::local::{self, Nested};
 use crate::queueing::Origin;
 use crate::state::Mode;
 use crate::sync::{Mutex, lock};
-use crate::timers::{Fire, Timer, TimerKey};
+use crate::timers::{Fire, Rest, Timer, TimerKey};
 use crate::waits::Waits;
 use crate::workqueue::Workqueue;
 use crate::workqueue_builder::WorkqueueError;
@@ -77,11 +77,24 @@ impl Context for Target {
 }
 
 impl Fire for Work {
-    fn fire(&self, generation: u32, cpu: CpuId) {
-        if let Some(instance) = self.node.pending.fire(generation) {
-            // The instance was accepted before, even if the workqueue drains by now.
-            self.put_as(instance, Some(cpu), Origin::GoesOn);
+    fn fire(self: Box<Self>, generation: u32, cpu: CpuId) -> Option<Rest> {
+        let workqueue = self.workqueue().clone();
+        let (shared, state) = (workqueue.shared(), workqueue.state());
+        // The instance was accepted before, even if the workqueue drains by now.
+        if shared.refuses(state, state.mode(), Origin::GoesOn) {
+            return Some(Box::new(move || {
+                if let Some(instance) = self.node.pending.fire(generation) {
+                    self.put_as(instance, Some(cpu), Origin::GoesOn);
+                }
+            }));
         }
+        let Some(instance) = self.node.pending.fire(generation) else {
+            return Some(Box::new(move || drop(self)));
+        };
+        // The item takes over the reference: nothing is left to be dropped here.
+        let item = self.node.into_item_of(workqueue.tag(), instance);
+        shared.push(state, Some(cpu), item, Origin::GoesOn);
+        None
     }
 
     fn abandon(&self, generation: u32) {
@@ -240,8 +253,9 @@ impl Work {
     /// while it is pending, in another item of the same ordered workqueue. Also, as
     /// [`Workqueue::flush`], in an item of a `mem_reclaim` workqueue.
     pub fn flush(&self) -> bool {
-        self.check_may_wait("flush");
+        // Looked at once: what somebody queues after the check is not waited for.
         let queued = self.node.pending.queued();
+        self.check_may_flush(queued);
         queued.into_iter().flatten().for_each(|awaited| self.wait(awaited));
         queued != [None, None]
     }
@@ -287,7 +301,7 @@ impl Work {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn flush_delayed(&self) -> bool {
-        self.check_may_wait("flush");
+        self.check_may_flush(self.node.pending.queued());
         let fired = {
             let mut timer = lock(&self.node.context.timer);
             let fired = self.node.pending.fire_any();
@@ -501,16 +515,24 @@ impl Work {
     }
 
     /// Whether a flush on this thread would wait for an instance that the thread itself runs next.
-    fn is_next_here(&self) -> bool {
-        let [_, queued] = self.node.pending.queued();
-        let Some(Awaited::Instance(generation)) = queued else { return false };
+    fn is_next_here(&self, queued: Awaited) -> bool {
+        let Awaited::Instance(generation) = queued else { return false };
         let next = Nested::Next(place_of(&self.node), generation);
         local::runs_nested(|nested| nested == next)
     }
 
     fn check_may_wait(&self, what: &str) {
+        self.check_may_wait_for(what, None);
+    }
+
+    /// [`Work::check_may_wait`] for a flush of a run, and of an instance that is `queued`.
+    fn check_may_flush(&self, [_, queued]: [Option<Awaited>; 2]) {
+        self.check_may_wait_for("flush", queued);
+    }
+
+    fn check_may_wait_for(&self, what: &str, queued: Option<Awaited>) {
         let waits_for_itself = local::runs_nested(|nested| nested == self.nested())
-            || what == "flush" && self.is_next_here();
+            || queued.is_some_and(|queued| self.is_next_here(queued));
         assert!(
             !waits_for_itself,
             "{what} of {self} from itself: it would wait for itself{}",
@@ -523,7 +545,7 @@ impl Work {
         }
         // Other items of its workqueue may wait for it, unless it comes after them in their order.
         assert!(
-            !state.kinds.ordered || !self.is_pending() || what != "flush",
+            !state.kinds.ordered || queued.is_none(),
             "{what} of {self} from another item of that ordered workqueue: it would wait for itself{}",
             local::beneath_note()
         );

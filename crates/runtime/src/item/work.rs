@@ -101,13 +101,18 @@ impl<C: Context, F: Call<C>> Node<C, F> {
 impl<C: Context> Node<C, dyn Call<C>> {
     /// The item that stands for an instance, which the caller has just made.
     pub(crate) fn item(self: &Arc<Self>, tag: Tag, instance: Instance) -> Item {
+        Arc::clone(self).into_item_of(tag, instance)
+    }
+
+    /// [`Node::item`], which takes over this reference.
+    pub(crate) fn into_item_of(self: Arc<Self>, tag: Tag, instance: Instance) -> Item {
         if !instance.linked {
-            return stand_in(tag, Arc::clone(self), instance.generation);
+            return stand_in(tag, self, instance.generation);
         }
         // The link is this instance's: nobody else looks at these.
         self.generation.store(instance.generation, Ordering::Relaxed);
         self.header.set_tag(tag);
-        let item = Arc::clone(self).into_item();
+        let item = self.into_item();
         item.set_slot(None);
         item
     }

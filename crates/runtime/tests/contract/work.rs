@@ -1,7 +1,7 @@
 //! Work items: one pending instance, no two runs at a time, nothing lost.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -373,4 +373,40 @@ fn futures_wait_for_items_without_blocking_anybody() {
     assert!(!waiter.is_finished());
     door.open();
     assert_eq!(waiter.join().unwrap(), (true, false));
+}
+
+/// Flushes a work item of a timer when it goes, as something that writes back at its end may.
+struct FlushesAtTheEnd(Work, mpsc::Sender<String>);
+
+impl Drop for FlushesAtTheEnd {
+    fn drop(&mut self) {
+        self.0.queue_delayed(Duration::from_millis(1));
+        self.0.flush();
+        let thread = thread::current().name().unwrap_or_default().to_owned();
+        let _ = self.1.send(thread);
+    }
+}
+
+/// If it were dropped by the thread that fires timers, that would wait for itself.
+#[test]
+fn what_a_delayed_item_owns_goes_where_it_may_wait_for_a_timer() {
+    let runtime = Runtime::new().unwrap();
+    let (sender, receiver) = mpsc::channel();
+    let other = runtime.workqueue("other").build().unwrap().work(|_| ());
+    for round in 0..300 {
+        let workqueue = runtime.workqueue("delayed").build().unwrap();
+        let owned = FlushesAtTheEnd(other.clone(), sender.clone());
+        let work = workqueue.work(move |_| {
+            let _ = &owned;
+        });
+        work.queue_delayed(Duration::from_micros(200 * (round % 5)));
+        drop(work);
+        match round % 3 {
+            0 => workqueue.destroy(),
+            1 => drop(workqueue),
+            _ => {}
+        }
+        let thread = receiver.recv_timeout(Duration::from_secs(20)).expect("it hangs");
+        assert!(!thread.contains("monitor"), "round {round}: on {thread}");
+    }
 }
