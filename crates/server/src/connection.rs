@@ -20,8 +20,8 @@ use crate::memory::{Account, Lease};
 use crate::negotiation::{End, negotiate};
 use crate::peer::Peer;
 use crate::pool::{BATCH_LEN, Payload, SHORT_LEN, SHORT_MAX};
+use crate::punching::{self, Punch, Punching};
 use crate::server::{CryptOn, Shared};
-use crate::zeroes::{self, Zeroes};
 
 /// How long a client that has been answered may take to end its side. Guessed: several trips around
 /// the world.
@@ -265,15 +265,10 @@ impl Connection {
                 self.refuse(cookie, Errno::NotSupported, "zeroes are written, which is not fast")?;
             }
             Command::WriteZeroes { offset, length, fua, .. } => {
-                self.write_zeroes(cookie, offset, length, fua)?;
+                self.punch(cookie, Punch::Zeroes, offset, length, fua)?;
             }
-            Command::Trim { offset, length, fua: true } => {
-                let work = move |device: &dyn Block| device.discard(offset, length.into());
-                self.flush_after(cookie, work)?;
-            }
-            Command::Trim { offset, length, fua: false } => {
-                let result = self.device.discard(offset, length.into());
-                self.answer(cookie, result)?;
+            Command::Trim { offset, length, fua } => {
+                self.punch(cookie, Punch::Discard, offset, length, fua)?;
             }
             Command::Cache { offset, length } => {
                 self.device.prefetch(offset, length.into());
@@ -282,7 +277,7 @@ impl Connection {
             Command::BlockStatus { offset, length, one } => {
                 self.block_status(cookie, offset, length, one)?;
             }
-            Command::Flush => self.flush_after(cookie, |_| Ok(()))?,
+            Command::Flush => self.flush(cookie)?,
             Command::Disconnect => unreachable!("transmit ends on it"),
         }
         Ok(true)
@@ -377,27 +372,20 @@ impl Connection {
         Ok(())
     }
 
-    /// Does `work`, then makes everything durable. This waits for the disk and needs no CPU, so
-    /// another thread gets it at once. If syncs are shared and one is under way, the request waits
-    /// for the next one without a thread.
-    fn flush_after<F>(&mut self, cookie: u64, work: F) -> Result<(), End>
-    where
-        F: FnOnce(&dyn Block) -> Result<(), BlockError> + Send + 'static,
-    {
-        // Each flush is small, but there may be many. The range of a trim weighs nothing, since it
-        // is not in memory.
+    /// Makes everything durable. This waits for the disk and needs no CPU, so another thread gets it
+    /// at once. If syncs are shared and one is under way, the request waits for the next one without
+    /// a thread.
+    fn flush(&mut self, cookie: u64) -> Result<(), End> {
+        // Each flush is small, but there may be many.
         let Some(lease) = self.lease_held(0)? else {
-            let result = work(&*self.device).and_then(|()| self.device.flush());
+            let result = self.device.flush();
             return self.answer(cookie, result);
         };
         let job = self.job(cookie, 0, lease);
         let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
         let done: Done = Box::new(move |result| job.answer(result));
         let flush = move || {
-            blocking(|| match work(&*device) {
-                Ok(()) => device.flush_through(&shared.durable, done),
-                Err(error) => done(Err(error)),
-            });
+            blocking(|| device.flush_through(&shared.durable, done));
         };
         self.shared.flushes[self.session.export_index].execute(flush);
         Ok(())
@@ -424,21 +412,26 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes zeroes, on this thread or on workers, and answers.
-    fn write_zeroes(
+    /// Writes zeroes, or discards, on this thread or on workers, and answers.
+    fn punch(
         &mut self,
         cookie: u64,
+        what: Punch,
         offset: u64,
         length: u32,
         fua: bool,
     ) -> Result<(), End> {
-        let weight = length.min(zeroes::WEIGHT_MAX);
+        let weight = length.min(punching::WEIGHT_MAX);
         self.send_if_full(weight)?;
         // Long ones are nothing for this thread: other requests of its client would wait for it.
-        let queued = fua || u64::from(length) > zeroes::PIECE;
-        let lease = if queued { self.lease_held(0)? } else { self.hand_off(length, 0, 0)? };
+        let queued = fua || u64::from(length) > what.piece();
+        let lease = match what {
+            _ if queued => self.lease_held(0)?,
+            Punch::Zeroes => self.hand_off(length, 0, 0)?,
+            Punch::Discard => None, // it takes no time worth a worker
+        };
         let Some(lease) = lease else {
-            let written = self.device.write_zeroes(offset, length.into(), Durability::Written);
+            let written = what.run(&*self.device, offset, length.into());
             let result = written.and_then(|()| if fua { self.device.flush() } else { Ok(()) });
             return self.answer(cookie, result);
         };
@@ -446,7 +439,7 @@ impl Connection {
         let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
         let export = self.session.export_index;
         let (next, end) = (offset, offset + u64::from(length));
-        Zeroes { job, device, shared, export, next, end, fua }.queue();
+        Punching { what, job, device, shared, export, next, end, fua }.queue();
         Ok(())
     }
 

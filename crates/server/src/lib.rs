@@ -29,7 +29,7 @@
 //!   of a client that idles within a request counts as part of this memory.
 //!
 //! Read on in this order: `listener`, `stream`, `tls`, `certificates`, `server`, `clients`, `memory`, `patience`,
-//! `negotiation`, `connection`, `busy_poll`, `job`, `batch`, `zeroes`, `peer`, `pool`, `buffers`, `background`, `load`.
+//! `negotiation`, `connection`, `busy_poll`, `job`, `batch`, `punching`, `peer`, `pool`, `buffers`, `background`, `load`.
 #![forbid(unsafe_code)]
 
 mod background;
@@ -47,11 +47,11 @@ mod negotiation;
 mod patience;
 mod peer;
 mod pool;
+mod punching;
 mod server;
 mod stream;
 mod tls;
 mod validity;
-mod zeroes;
 
 pub use background::OnWorkqueue;
 pub use certificates::{CertificateError, Certificates, VerifyPeer};

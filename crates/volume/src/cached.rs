@@ -84,7 +84,10 @@ impl<B> Below<B> {
 }
 
 fn note_poisoned(poisoned: &AtomicBool, error: &BlockError) {
-    if matches!(error, BlockError::Flush(_) | BlockError::Poisoned) {
+    // What was cut off is not to be made longer again: see `File`.
+    let is_cut_off = |source: &io::Error| source.kind() == io::ErrorKind::UnexpectedEof;
+    let lost = matches!(error, BlockError::Io { source, .. } if is_cut_off(source));
+    if lost || matches!(error, BlockError::Flush(_) | BlockError::Poisoned) {
         poisoned.store(true, Ordering::Release);
     }
 }
@@ -104,7 +107,7 @@ impl<B: Block> Backing for Below<B> {
     }
 
     fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.device.read(offset, data).map_err(wrap)
+        self.note(self.device.read(offset, data))
     }
 
     fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
