@@ -26,7 +26,7 @@ pub trait Description {
     fn file(&self) -> &File;
 
     /// A reference that stays valid. The engine calls this under its lock: it must neither wait for
-    /// anything nor use the engine.
+    /// anything nor use any engine.
     ///
     /// # Errors
     /// If the descriptor cannot be duplicated.

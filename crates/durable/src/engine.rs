@@ -428,6 +428,8 @@ impl Engine {
             device.and_then(|device| files.begin_gather(device, policy))
         };
         self.counts.batches.note(syncs.iter().map(|sync| sync.askers).sum());
+        // Before a commit is decided on, which might be of others' data.
+        self.crowd.look(&*self.system);
         // Jobs for other threads begin before the waiting callers are woken.
         let mut mine = gathers.or_else(|| self.next_job());
         self.go_on();
@@ -451,7 +453,6 @@ impl Engine {
         } else {
             drop(telling);
         }
-        self.crowd.look(&*self.system);
         mine
     }
 

@@ -3,8 +3,9 @@
 //!
 //! A failure is noted before anybody is told of it, and a sync looks for one before it begins and
 //! when it ends. What remains open: two engines may sync one description at the same time, and one
-//! of them be told by the kernel what the other has not noted yet. So a file is best synced by one
-//! engine only.
+//! of them be told by the kernel what the other has not noted yet; and somebody may acknowledge a
+//! failure before callers of another engine, which wait, come to look. So a file is best synced by
+//! one engine only.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,11 +23,12 @@ pub(crate) type Failed = (DurabilityError, Option<Arc<File>>);
 struct All {
     /// How many there are, to be read without the lock: mostly none.
     count: AtomicUsize,
-    /// With the number of the engine that noted each.
-    known: Mutex<HashMap<FileId, (usize, Failed)>>,
+    /// With the numbers of the engines that noted each.
+    known: Mutex<HashMap<FileId, (Vec<usize>, Failed)>>,
 }
 
-/// An engine's access to the failures. What it noted is forgotten when it goes.
+/// An engine's access to the failures. A failure is forgotten when all engines have gone that heard
+/// of it themselves.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     all: Arc<All>,
@@ -61,10 +63,13 @@ impl Failures {
         lock(&self.all.known).get(&id).map(|(_, (error, _))| error.clone())
     }
 
-    /// Notes that a file has failed, unless that is known.
+    /// Notes that this engine has heard of a file's failure; the first one that is noted stays.
     pub(crate) fn note(&self, id: FileId, failed: impl FnOnce() -> Failed) {
         let mut known = lock(&self.all.known);
-        known.entry(id).or_insert_with(|| (self.engine, failed()));
+        let (engines, _) = known.entry(id).or_insert_with(|| (Vec::new(), failed()));
+        if !engines.contains(&self.engine) {
+            engines.push(self.engine);
+        }
         self.all.count.store(known.len(), Ordering::Release);
     }
 
@@ -90,7 +95,11 @@ impl Failures {
 impl Drop for Failures {
     fn drop(&mut self) {
         let mut known = lock(&self.all.known);
-        let own: Vec<_> = known.extract_if(|_, (engine, _)| *engine == self.engine).collect();
+        let is_last = |_: &FileId, (engines, _): &mut (Vec<usize>, Failed)| {
+            engines.retain(|engine| *engine != self.engine);
+            engines.is_empty()
+        };
+        let own: Vec<_> = known.extract_if(is_last).collect();
         self.all.count.store(known.len(), Ordering::Release);
         drop(known);
         // Closing files may take long.

@@ -499,9 +499,11 @@ fn what_failed_with_one_engine_has_failed_with_all_until_somebody_acknowledges_i
     ask(&mut other, 2);
     assert!(other.acknowledge(id(1), |_| true).is_some() && one.failures().is_empty());
     ask(&mut one, 1);
-    // What an engine noted goes with it.
+    // A failure goes with the last engine that heard of it itself.
     assert!(one.end_own(id(5), Err(error()), || None).verdict.is_err());
+    assert!(one.end_own(id(6), Err(error()), || None).verdict.is_err());
+    assert!(other.end_own(id(6), Err(error()), || None).verdict.is_err());
     assert!(other.failure(id(5)).is_some());
     drop(one);
-    assert!(other.failure(id(5)).is_none());
+    assert!(other.failure(id(5)).is_none() && other.failure(id(6)).is_some());
 }

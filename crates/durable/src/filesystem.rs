@@ -161,6 +161,10 @@ impl Filesystem {
     /// Whether the files that wait should be committed at once, where `depth` can be synced side by
     /// side.
     pub(crate) fn prefers_commit(&mut self, policy: Policy, depth: usize) -> bool {
+        if self.committing {
+            // Nothing can be tried beside it.
+            return self.may_commit() && self.costs.is_worth(policy, self.ready.len(), depth);
+        }
         let rested = self.committed.is_none_or(|ended| self.costs.is_rested(ended.elapsed()));
         self.may_commit() && self.costs.prefers_commit(policy, self.ready.len(), depth, rested)
     }

@@ -69,6 +69,9 @@ const CROWDED: u32 = 16;
 /// no more than 3 % of the time.
 const REST: u32 = 32;
 
+/// But after this long in any case: a stranger's gigabytes may have been in the way.
+const REST_MAX: Duration = Duration::from_secs(300);
+
 /// A commit that takes longer has written much. Chosen: five flushes of a slow disk, four times.
 const DEAR: Duration = Duration::from_millis(100);
 
@@ -129,7 +132,7 @@ impl Costs {
 
     /// Whether a commit may be tried this long after the last one.
     pub(crate) fn is_rested(&self, since: Duration) -> bool {
-        self.commit.is_none_or(|took| since >= took.saturating_mul(REST))
+        self.commit.is_none_or(|took| since >= took.saturating_mul(REST).min(REST_MAX))
     }
 
     /// As [`Costs::prefers_commit`], but only by what has been measured: nothing is tried.
@@ -180,7 +183,7 @@ impl Costs {
     pub(crate) fn note_commit(&mut self, took: Duration) {
         self.was_dear = took > DEAR;
         // What was known before a trial is long ago.
-        let before = if self.tried { None } else { self.commit };
+        let before = if std::mem::take(&mut self.tried) { None } else { self.commit };
         self.commit = Some(mix(before, took));
     }
 }
@@ -276,6 +279,7 @@ mod tests {
     fn trials_take_little_of_the_time() {
         let mut costs = measured(MS, 500 * MS);
         assert!(!costs.is_rested(15_999 * MS) && costs.is_rested(16_000 * MS));
+        assert!(measured(MS, 600_000 * MS).is_rested(REST_MAX));
         let auto = by(Strategy::Auto);
         assert!((0..1000).all(|_| {
             !costs.prefers_commit(auto, 100, 16, false) && !costs.prefers_commit(auto, 1, 16, false)

@@ -48,6 +48,7 @@ pub struct DecisionLog {
 struct Head {
     decisions_version: u32,
     /// How many lines follow, so that a log that was cut off is noticed.
+    #[serde(default)]
     decisions: usize,
     machine: Machine,
 }

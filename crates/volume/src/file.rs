@@ -34,6 +34,8 @@ pub struct File {
     start: u64,
     size: u64,
     block_size: u32,
+    /// Whether it has a length of its own.
+    is_regular: bool,
     syncs: Syncs,
     forced: Arc<Forced>,
     /// Held while writing: see [`File::turn`].
@@ -56,7 +58,8 @@ impl File {
         assert!(block_size.is_power_of_two() && whole(start) && whole(size));
         let forced = Arc::new(Forced::new(Pace::new(Way::Beside)));
         let (syncs, writing) = (Syncs::new(&file), Mutex::new(()));
-        Self { file, start, size, block_size, syncs, forced, writing, held: None }
+        let is_regular = file.metadata().is_ok_and(|file| file.is_file());
+        Self { file, start, size, block_size, is_regular, syncs, forced, writing, held: None }
     }
 
     /// Keeps `what` as long as the file.
@@ -94,13 +97,17 @@ impl File {
 
     /// Fails if the file was cut off.
     fn check_length(&self) -> Result<(), BlockError> {
-        let file = self.file.metadata().ok().filter(fs::Metadata::is_file);
-        match file {
-            Some(file) if file.len() < self.start + self.size => {
-                Err(BlockError::Flush(self.has_shrunk()))
-            }
-            _ => Ok(()),
-        }
+        // A block device has no length of this kind.
+        let is_short = self.is_regular
+            && rustix::fs::fstat(&*self.file)
+                .is_ok_and(|stat| stat.st_size.cast_unsigned() < self.start + self.size);
+        if is_short { Err(BlockError::Flush(self.has_shrunk())) } else { Ok(()) }
+    }
+
+    /// Fails if the file was cut off: before a write, which might hide that.
+    fn check_before_write(&self) -> Result<(), BlockError> {
+        self.syncs.check_health()?;
+        self.check_length()
     }
 
     fn write_in_turn(&self, offset: u64, data: &[u8]) -> Result<(), BlockError> {
@@ -174,7 +181,7 @@ impl Block for File {
         durability: Durability,
     ) -> Result<(), BlockError> {
         check_range(self, offset, data.len() as u64);
-        self.syncs.check_health()?;
+        self.check_before_write()?;
         if durability == Durability::Flushed {
             return self.write_durably(offset, data);
         }
@@ -187,7 +194,7 @@ impl Block for File {
         let mut turn = None;
         for Write { offset, data, result } in writes.iter_mut().filter(|w| w.result.is_ok()) {
             check_range(self, *offset, data.len() as u64);
-            *result = self.syncs.check_health().and_then(|()| {
+            *result = self.check_before_write().and_then(|()| {
                 self.forced.left_dirty(data.len());
                 turn.get_or_insert_with(|| self.turn(meanwhile));
                 self.write_in_turn(*offset, data)
@@ -346,14 +353,17 @@ mod tests {
 
     #[test]
     fn a_file_that_was_cut_off_is_not_made_longer_again() {
-        for notices in ["a read", "a flush"] {
+        for notices in ["a read", "a flush", "a write at the end", "a durable one"] {
             let (file, device) = device(64 << 10);
             file.set_len(8192 + (32 << 10)).unwrap();
-            device.write(0, &mut [1; 4096], Durability::Written).unwrap();
+            let mut data = [1; 4096];
             let error = match notices {
-                "a read" => device.read(60 << 10, &mut [0; 4096]).unwrap_err(),
-                _ => device.flush().unwrap_err(),
+                "a read" => device.read(60 << 10, &mut data),
+                "a flush" => device.flush(),
+                "a durable one" => device.write(60 << 10, &mut data, Durability::Flushed),
+                _ => device.write(60 << 10, &mut data, Durability::Written),
             };
+            let error = error.unwrap_err();
             assert!(error.to_string().contains("shorter than the volume"), "{notices}: {error}");
             let refused = device.write(60 << 10, &mut [1; 4096], Durability::Written);
             assert!(matches!(refused, Err(BlockError::Poisoned)), "{notices}: {refused:?}");
@@ -504,7 +514,9 @@ mod tests {
         assert!(matches!(receiver.recv().unwrap(), Err(BlockError::Flush(_))));
         assert!(matches!(device.flush(), Err(BlockError::Poisoned)));
         assert_eq!((durable.counters().asked, durable.counters().failed), (1, 1));
-        assert_eq!(durable.failures()[0].errno, Errno::BADF.raw_os_error());
+        let is_it =
+            |error: &homing_durable::DurabilityError| error.errno == Errno::BADF.raw_os_error();
+        assert!(durable.failures().iter().any(is_it));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::write::Busy;
 /// The most bytes that are zeroed, or discarded, while others wait for pages of that range. Zeroes are
 /// data to a backing that encrypts; a discard is mostly a note.
 const ZEROED: u64 = 8 << 20;
-const DISCARDED: u64 = 256 << 20;
+const DISCARDED: u64 = 4 << 30;
 
 /// Finding a page takes as long as looking at this many frames in turn, or fewer.
 const LOOKUP: u64 = 8;

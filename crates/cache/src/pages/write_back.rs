@@ -187,7 +187,7 @@ impl Core {
     /// Writes a page back, with those that follow. If that fails, writes each by itself, so that
     /// one that cannot be written keeps no other from the disk. `refused` counts the pages that
     /// failed by themselves one after the other: once these are many, a run that fails is taken to
-    /// fail altogether if its ends do. Returns how many pages that were, how many of them were
+    /// fail altogether if its ends do, and one within. Returns how many pages that were, how many of them were
     /// written, and the result of the run.
     fn write_run_or_each(
         &self,
@@ -200,8 +200,9 @@ impl Core {
         let first = wanted.start;
         let count = |result: &Result<(), FileError>, pages: u64, refused: &mut u64| match result {
             Ok(()) if pages > 0 => *refused = 0,
-            Ok(()) => {}
-            Err(_) => *refused += 1,
+            // A disk that is full says so at once, and what has its place can be written.
+            Err(error) if !error.is_full() => *refused += 1,
+            _ => {}
         };
         let (pages, result) = self.write_run(file, wanted, buffer, Until::Written, wait);
         if result.is_ok() || pages == 1 {
@@ -216,11 +217,16 @@ impl Core {
             count(&result, pages, refused);
             if result.is_ok() { pages } else { 0 }
         };
-        let last = first + pages - 1;
-        let mut written = one(first, refused) + one(last, refused);
-        if *refused < REFUSED {
-            written += (first + 1..last).map(|page| one(page, refused)).sum::<u64>();
+        if *refused >= REFUSED {
+            // Another one each time, so that what can be written is found in the end.
+            let turn = self.next_shard.fetch_add(1, Relaxed) as u64;
+            let some = [first, first + turn % pages, first + pages - 1];
+            let written: u64 = some.into_iter().map(|page| one(page, refused)).sum();
+            if *refused >= REFUSED {
+                return (pages, written, result);
+            }
         }
+        let written = (first..first + pages).map(|page| one(page, refused)).sum();
         (pages, written, result)
     }
 
@@ -320,6 +326,9 @@ impl Core {
                 continue;
             }
             let Some(file) = self.file(key.file()) else { continue };
+            if next.is_some_and(|(last, _)| last != key.file()) {
+                refused = 0; // another disk, perhaps
+            }
             let end = self.pages_of(0, file.size).end;
             // The run ends before a bad page, which would make it fail.
             let bad = file.bad_pages.first_from(key.page() + 1);

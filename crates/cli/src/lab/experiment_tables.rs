@@ -57,7 +57,7 @@ pub(super) fn measures(measures: &[Measure], costs: &GivenCosts) -> String {
     let seeds: BTreeSet<u64> = measures.iter().map(|measure| measure.key.seed).collect();
     if seeds.len() == 1 {
         text.push_str("one seed: nothing tells by how much another would differ; see --seeds\n");
-    } else {
+    } else if !seeds.is_empty() {
         let rows = EXPERIMENTS.iter().flat_map(|experiment| rows(experiment, measures, costs));
         let widest = rows.filter_map(|row| row.delta_sd).fold(0.0, f64::max);
         let _ = writeln!(

@@ -340,7 +340,10 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     let plan = args.plan.plan()?;
     let mut cells = Vec::new();
-    for name in once(args.names.clone()) {
+    // In one order, so that it does not matter to the parts of a sweep in which they were named.
+    let mut names = once(args.names.clone());
+    names.sort();
+    for name in names {
         let experiment = Experiment::find(&name).context("clap knows the names")?;
         args.plan.check(experiment)?;
         cells.extend(experiment.cells(&plan));

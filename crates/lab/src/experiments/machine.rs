@@ -72,8 +72,9 @@ impl NamedMachine {
         let path = Path::new(name);
         if path.is_dir() {
             // The folder that holds `sys`, or that folder itself.
-            let is_sys = path.join("devices/system/cpu").is_dir();
-            let path = if is_sys { path.parent().unwrap_or(path) } else { path };
+            let whole = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+            let is_sys = whole.ends_with("sys") && whole.join("devices/system/cpu").is_dir();
+            let path = if is_sys { whole.parent().unwrap_or(path) } else { path };
             return Machine::read(path).map(named).map_err(topology);
         }
         // A file, or a pipe.

@@ -48,7 +48,7 @@ impl TryFrom<Numbers> for Shard {
 struct End {
     part: Shard,
     runs: usize,
-    /// The [`fingerprint`] of their lines.
+    /// The [`fingerprint`] of the first line and theirs.
     lines: String,
 }
 
@@ -283,7 +283,11 @@ impl Part {
         let mut all = self.known;
         all.extend(measures.into_iter().map(|measure| (measure.key, measure.values)));
         let lines = lines_of(&all);
-        let end = End { part: self.shard, runs: all.len(), lines: fingerprint(&lines) };
+        let end = End {
+            part: self.shard,
+            runs: all.len(),
+            lines: fingerprint(&(self.sweep.line() + "\n" + &lines)),
+        };
         let end = serde_json::to_string(&end).expect("numbers") + "\n";
         let text = self.sweep.line() + "\n" + &lines + &end;
         replace(&self.unfinished, &text)?;
@@ -403,7 +407,7 @@ fn merge_files(folder: &Path, paths: &[PathBuf]) -> Result<Merged, ShardError> {
             let (path, sweep) = (path.clone(), sweep.line());
             return Err(ShardError::Foreign { path, sweep, first: first.line() });
         }
-        let (mut runs, mut end, mut own) = (0, None, String::new());
+        let (mut runs, mut end, mut own) = (0, None, format!("{head}\n"));
         for (index, line) in lines {
             let measure = match Line::of(line) {
                 Ok(Line::Run(measure)) => measure,
