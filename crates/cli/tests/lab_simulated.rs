@@ -275,6 +275,21 @@ fn advice_names_the_attributes_and_gives_the_evidence() {
     assert!(errors.contains("depth is 0"), "{errors}");
 }
 
+/// There are an odd number of runs of one, so that in another order other runs are in each part.
+#[test]
+fn parts_are_the_same_in_whatever_order_experiments_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let part = |one: &'static str, other, part| {
+        let args = ["run", one, other, "--seeds", "1", "--seconds", "0.01"];
+        succeeds(folder.path(), &[&args[..], &["--shard", part, "--out", "parts"]].concat());
+    };
+    part("aio-fsync", "wq-latency", "1/2");
+    part("wq-latency", "aio-fsync", "2/2");
+    let merged = succeeds(folder.path(), &["merge", "parts", "--json"]);
+    let whole = ["run", "aio-fsync", "wq-latency", "--seeds", "1", "--seconds", "0.01", "--json"];
+    assert_eq!(merged, succeeds(folder.path(), &whole));
+}
+
 #[test]
 fn machines_are_listed_with_what_was_drawn_for_them() {
     let folder = tempfile::tempdir().unwrap();
