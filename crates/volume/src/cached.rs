@@ -445,6 +445,27 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_was_cut_off_is_not_made_longer_by_what_is_written_back() {
+        for reads in [true, false] {
+            let cache = PageCache::builder(16 << 20).build().unwrap();
+            let group = cache.group("test").build();
+            let file = Arc::new(tempfile::tempfile().unwrap());
+            file.set_len(1 << 20).unwrap();
+            let below = Bytes::new(crate::File::new(Arc::clone(&file), 0, 1 << 20, 512));
+            let device = Cached::new(below, &cache, &group, WritePolicy::Back).unwrap();
+            device.write(1 << 19, &mut [7; 4096], Durability::Written).unwrap();
+            file.set_len(4096).unwrap();
+            let noticed =
+                if reads { device.read(900 << 10, &mut [0; 512]) } else { device.flush() };
+            assert!(noticed.is_err());
+            let refused = device.write(0, &mut [7; 4096], Durability::Written);
+            assert!(matches!(refused, Err(BlockError::Poisoned)), "{refused:?}");
+            assert!(device.flush().is_err());
+            assert_eq!(file.metadata().unwrap().len(), 4096);
+        }
+    }
+
+    #[test]
     fn after_a_flush_that_failed_nothing_is_accepted() {
         let runtime = homing_runtime::Runtime::new().unwrap();
         let durable = Durable::new(&runtime).unwrap();
