@@ -349,7 +349,8 @@ impl Work {
         self.check_may_wait("cancel_sync");
         let was_pending = self.disable();
         self.node.pending.running().into_iter().for_each(|run| self.wait(run));
-        self.enable();
+        // Whoever has enabled it once too often meanwhile is not this caller.
+        let _ = self.node.pending.enable();
         was_pending
     }
 
