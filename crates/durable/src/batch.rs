@@ -118,12 +118,11 @@ impl Batch {
         if self.all.len() == BULK {
             let engine = &self.durable.engine;
             engine.crowd.look(&*engine.system);
-        }
-        if self.all.len() == BULK
-            && self.expected >= BEGINS_EARLY
-            && let Some(first) = self.first
-        {
-            self.begun = self.durable.engine.begin_bulk(first.device, self.expected);
+            if self.expected >= BEGINS_EARLY
+                && let Some(first) = self.first
+            {
+                self.begun = engine.begin_bulk(first.device, self.expected);
+            }
         }
         // The asker's own descriptor takes none.
         let own = (!is_fresh).then(|| file.file().as_raw_fd());

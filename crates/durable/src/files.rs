@@ -1,6 +1,7 @@
-//! The files that are being synced, or wait to be: one entry for each, by device and inode. Every request and every end of a sync goes through here, under one lock. The
-//! only system calls made under it are those that duplicate a descriptor, compare two, or name a
-//! file that a failed flush has lost.
+//! The files that are being synced, or wait to be: one entry for each, by device and inode. Every
+//! request and every end of a sync goes through here, under one lock. The only system calls made
+//! under it are those that duplicate a descriptor, compare two, or name a file that a failed flush
+//! has lost.
 
 use std::collections::{BTreeMap, HashMap, hash_map};
 use std::fs::File;

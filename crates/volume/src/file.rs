@@ -191,10 +191,11 @@ impl Block for File {
     }
 
     fn write_batch(&self, writes: &mut [Write<'_>], meanwhile: &mut dyn FnMut() -> bool) {
-        let mut turn = None;
+        let (mut turn, mut health) = (None, self.check_before_write());
         for Write { offset, data, result } in writes.iter_mut().filter(|w| w.result.is_ok()) {
             check_range(self, *offset, data.len() as u64);
-            *result = self.check_before_write().and_then(|()| {
+            let checked = std::mem::replace(&mut health, Ok(()));
+            *result = checked.and_then(|()| self.syncs.check_health()).and_then(|()| {
                 self.forced.left_dirty(data.len());
                 turn.get_or_insert_with(|| self.turn(meanwhile));
                 self.write_in_turn(*offset, data)

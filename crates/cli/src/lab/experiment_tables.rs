@@ -42,9 +42,10 @@ pub(super) fn costs(costs: &[(&str, Cost)]) -> String {
 
 /// A table for each experiment, machine and load.
 pub(super) fn measures(measures: &[Measure], costs: &GivenCosts) -> String {
-    let mut text = String::new();
+    let (mut text, mut widest) = (String::new(), 0.0);
     for experiment in &EXPERIMENTS {
         let rows = rows(experiment, measures, costs);
+        widest = rows.iter().filter_map(|row| row.delta_sd).fold(widest, f64::max);
         for (machine, scenario, here) in places(&rows) {
             let (_, unit) = experiment.metric;
             let _ = writeln!(text, "{} on {machine}, {scenario}; {unit}", experiment.name);
@@ -58,8 +59,6 @@ pub(super) fn measures(measures: &[Measure], costs: &GivenCosts) -> String {
     if seeds.len() == 1 {
         text.push_str("one seed: nothing tells by how much another would differ; see --seeds\n");
     } else if !seeds.is_empty() {
-        let rows = EXPERIMENTS.iter().flat_map(|experiment| rows(experiment, measures, costs));
-        let widest = rows.filter_map(|row| row.delta_sd).fold(0.0, f64::max);
         let _ = writeln!(
             text,
             "means of {} seeds; a change has a standard deviation of at most {widest:.2} points",

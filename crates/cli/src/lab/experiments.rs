@@ -343,13 +343,13 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     // In one order, so that it does not matter to the parts of a sweep in which they were named.
     let mut names = once(args.names.clone());
     names.sort();
-    for name in names {
-        let experiment = Experiment::find(&name).context("clap knows the names")?;
+    for name in &names {
+        let experiment = Experiment::find(name).context("clap knows the names")?;
         args.plan.check(experiment)?;
         cells.extend(experiment.cells(&plan));
     }
     let count = cells.len();
-    let Some(cells) = args.shard.run(|| Sweep::new(&args.names, &plan), cells, count)? else {
+    let Some(cells) = args.shard.run(|| Sweep::new(&names, &plan), cells, count)? else {
         return Ok(());
     };
     let (measures, whole) = simulate(&cells, |_| true)?;

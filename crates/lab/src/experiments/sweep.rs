@@ -39,7 +39,7 @@ impl Sweep {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             model: model(),
-            experiments: sorted(experiments),
+            experiments: experiments.to_vec(),
             machines,
             hosts: plan.hosts.iter().copied().map(HostModel::name).map(str::to_owned).collect(),
             seeds: plan.seeds,
@@ -62,14 +62,6 @@ impl Sweep {
     pub(super) fn line(&self) -> String {
         serde_json::to_string(self).expect("numbers and names")
     }
-}
-
-/// In which order experiments were named does not matter.
-fn sorted(names: &[String]) -> Vec<String> {
-    let mut names = names.to_vec();
-    names.sort();
-    names.dedup();
-    names
 }
 
 fn fingerprint_of(machine: &NamedMachine) -> String {
