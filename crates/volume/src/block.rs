@@ -44,7 +44,9 @@ pub enum BlockError {
     Flush(#[source] io::Error),
     /// An earlier flush failed, so what it covered may be lost, or the file was cut off. Reopen the
     /// volume to go on.
-    #[error("an earlier flush failed and data may be lost: reopen the volume and check it")]
+    #[error(
+        "an earlier flush failed, or the file was cut off, and data may be lost: reopen the volume and check it"
+    )]
     Poisoned,
     /// The cipher failed, which it has no reason to.
     #[error("the cipher failed on {length} bytes at {offset}")]

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Instant;
 
 use homing_durable::{Durable, Pace, Way};
-use rustix::fs::{Advice, FallocateFlags, SeekFrom};
+use rustix::fs::{Advice, FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::block::{Block, BlockError, Done, Durability, Extent, Write, check_range};
@@ -36,6 +36,7 @@ pub struct File {
     block_size: u32,
     /// Whether it has a length of its own.
     is_regular: bool,
+    is_writable: bool,
     syncs: Syncs,
     forced: Arc<Forced>,
     /// Held while writing: see [`File::turn`].
@@ -59,7 +60,21 @@ impl File {
         let forced = Arc::new(Forced::new(Pace::new(Way::Beside)));
         let (syncs, writing) = (Syncs::new(&file), Mutex::new(()));
         let is_regular = file.metadata().is_ok_and(|file| file.is_file());
-        Self { file, start, size, block_size, is_regular, syncs, forced, writing, held: None }
+        // If it cannot be told, a sync tells.
+        let is_writable = rustix::fs::fcntl_getfl(&*file)
+            .map_or(true, |flags| flags & OFlags::ACCMODE != OFlags::RDONLY);
+        Self {
+            file,
+            start,
+            size,
+            block_size,
+            is_regular,
+            is_writable,
+            syncs,
+            forced,
+            writing,
+            held: None,
+        }
     }
 
     /// Keeps `what` as long as the file.
@@ -108,6 +123,12 @@ impl File {
     fn check_before_write(&self) -> Result<(), BlockError> {
         self.syncs.check_health()?;
         self.check_length()
+    }
+
+    /// Nothing was written to a file that is open for reading alone, and filesystems that can only be
+    /// read refuse to sync.
+    fn nothing_to_sync(&self) -> Result<(), BlockError> {
+        self.syncs.check_health()
     }
 
     fn write_in_turn(&self, offset: u64, data: &[u8]) -> Result<(), BlockError> {
@@ -221,12 +242,16 @@ impl Block for File {
     fn flush(&self) -> Result<(), BlockError> {
         self.forced.syncs();
         self.check_length()?;
+        if !self.is_writable {
+            return self.nothing_to_sync();
+        }
         self.syncs.run(|file| file.sync_data().map_err(SyncError::Lost))
     }
 
     fn flush_through(&self, durable: &Durable, done: Done) {
         self.forced.syncs();
         match self.check_length() {
+            Ok(()) if !self.is_writable => done(self.nothing_to_sync()),
             Ok(()) => self.syncs.run_shared(durable, done),
             Err(error) => done(Err(error)),
         }
@@ -371,6 +396,24 @@ mod tests {
             assert!(device.flush().is_err());
             assert_eq!(file.metadata().unwrap().len(), 8192 + (32 << 10));
         }
+    }
+
+    /// On squashfs, say, a sync fails.
+    #[test]
+    fn a_file_that_can_only_be_read_is_not_synced() {
+        let runtime = Runtime::new().unwrap();
+        let durable = Durable::with_system(&runtime, Fails(1.into())).unwrap();
+        let path = tempfile::NamedTempFile::new().unwrap();
+        path.as_file().set_len(4096).unwrap();
+        let device = File::new(Arc::new(fs::File::open(&path).unwrap()), 0, 4096, 4096);
+        device.report_to(&durable);
+        device.flush().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        device.flush_through(&durable, Box::new(move |result| sender.send(result).unwrap()));
+        receiver.recv().unwrap().unwrap();
+        assert_eq!(durable.counters().asked, 0);
+        path.as_file().set_len(10).unwrap();
+        assert!(device.flush().is_err(), "it was cut off");
     }
 
     #[test]

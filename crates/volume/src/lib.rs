@@ -21,13 +21,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Read on in this order: `block`, `file`, `syncs`, `forced`, `xts`, `crypt`, `bytes`, `cached`, `luks`. Unsafe code is in
+//! Read on in this order: `block`, `file`, `descriptions`, `syncs`, `forced`, `xts`, `crypt`, `bytes`, `cached`, `luks`. Unsafe code is in
 //! `xts/aws_lc.rs` and `luks/hold.rs` alone.
 
 mod block;
 mod bytes;
 mod cached;
 mod crypt;
+mod descriptions;
 mod file;
 mod forced;
 #[cfg(test)]

@@ -19,13 +19,14 @@ use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use homing_durable::{DurabilityError, Durable, SharedFile};
 use rustix::fs::OFlags;
 
 use crate::block::{BlockError, Done};
+use crate::descriptions::Descriptions;
 
 /// How many syncs run at the same time, in the engine and outside it; more wait. Guessed: more than
 /// any disk gains from.
@@ -40,7 +41,7 @@ pub const FILES_EACH: usize = 2 * DESCRIPTION_COUNT + 2;
 pub(crate) struct Syncs {
     /// The engine's descriptions; `None` if the file could not be opened anew.
     shared: Option<SharedFile>,
-    descriptions: Vec<Mutex<Arc<fs::File>>>,
+    descriptions: Descriptions,
     /// Asked what one of `descriptions` may have been told; locked after that one. `None` if the
     /// file could not be opened anew.
     asked: Option<Mutex<Arc<fs::File>>>,
@@ -65,7 +66,7 @@ impl Syncs {
         };
         Self {
             shared,
-            descriptions: descriptions.into_iter().map(Mutex::new).collect(),
+            descriptions: Descriptions::new(descriptions),
             asked: more().next().map(Mutex::new),
             poisoned: Arc::default(),
             told: OnceLock::new(),
@@ -123,13 +124,7 @@ impl Syncs {
         operation: &'static str,
         sync: impl FnOnce(&fs::File) -> Result<T, SyncError>,
     ) -> Result<T, BlockError> {
-        let free = self.descriptions.iter().find_map(|one| match one.try_lock() {
-            Ok(file) => Some(file),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        });
-        let last = || self.descriptions.last().expect("there is one at least");
-        let file = free.unwrap_or_else(|| last().lock().unwrap_or_else(PoisonError::into_inner));
+        let file = self.descriptions.take();
         self.check_health()?;
         let began = Instant::now();
         // `SYNC-2`: no other sync has the description before it is known what this one was told.
@@ -191,7 +186,7 @@ mod tests {
     #[test]
     fn each_sync_has_a_description_of_its_own_also_of_a_file_without_a_name() {
         let syncs = Syncs::new(&Arc::new(tempfile::tempfile().unwrap()));
-        assert_eq!(syncs.descriptions.len(), DESCRIPTION_COUNT);
+        assert_eq!(syncs.descriptions.free().len(), DESCRIPTION_COUNT);
         let sync = |file: &fs::File| file.sync_data().map_err(SyncError::Lost);
         let outer = syncs.run(|mut one| {
             one.seek(SeekFrom::Start(4096)).unwrap();
@@ -258,8 +253,8 @@ mod tests {
     fn who_waits_for_a_description_that_fails_finds_the_device_poisoned() {
         for _ in 0..200 {
             // As if the file could not be opened anew.
-            let description = Mutex::new(Arc::new(tempfile::tempfile().unwrap()));
-            let (descriptions, poisoned) = (vec![description], Arc::default());
+            let descriptions = Descriptions::new(vec![Arc::new(tempfile::tempfile().unwrap())]);
+            let poisoned = Arc::default();
             let told = OnceLock::new();
             let syncs = Syncs { shared: None, descriptions, asked: None, poisoned, told };
             let begun = AtomicBool::new(false);
@@ -347,8 +342,7 @@ mod tests {
         let durable = Durable::new(&runtime).unwrap();
         let file = Arc::new(tempfile::tempfile().unwrap());
         let syncs = Syncs::new(&file);
-        let of_syncs = |one: &Mutex<Arc<fs::File>>| Arc::ptr_eq(&one.lock().unwrap(), &file);
-        assert!(!syncs.descriptions.iter().any(of_syncs));
+        assert!(!syncs.descriptions.free().iter().any(|one| Arc::ptr_eq(one, &file)));
         rustix::fs::fcntl_lock(&*file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
             .unwrap();
         let (sender, receiver) = mpsc::channel();

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
 
 use super::{Access, LuksError, check_kind};
 
@@ -56,7 +57,7 @@ pub(super) fn open(path: &Path, access: Access) -> Result<(Arc<fs::File>, Lock),
         io::ErrorKind::ResourceBusy if exclusive => in_use(),
         _ => LuksError::io("open", path, source),
     })?;
-    if is_locked_by_others(&file, write) {
+    if is_locked_by_others(path, &file, write) {
         return Err(in_use());
     }
     let file = Arc::new(file);
@@ -68,7 +69,7 @@ pub(super) fn open(path: &Path, access: Access) -> Result<(Arc<fs::File>, Lock),
         let below = file_below(&found).and_then(|below| options.open(below).ok());
         let is_file = |below: &fs::File| below.metadata().is_ok_and(|below| below.is_file());
         if let Some(below) = below.filter(is_file) {
-            if is_locked_by_others(&below, write) {
+            if is_locked_by_others(path, &below, write) {
                 return Err(in_use());
             }
             lock.0.push(Arc::new(below));
@@ -79,10 +80,10 @@ pub(super) fn open(path: &Path, access: Access) -> Result<(Arc<fs::File>, Lock),
     Ok((file, lock))
 }
 
-/// Takes the lock, unless somebody has it. On filesystems without locks nothing is locked.
-fn is_locked_by_others(file: &fs::File, exclusive: bool) -> bool {
+/// Takes the lock, unless somebody has it. On filesystems without locks nothing is locked, and the
+/// log says so.
+fn is_locked_by_others(path: &Path, file: &fs::File, exclusive: bool) -> bool {
     let kind = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
-    let held = |errno: i32| matches!(errno, libc::EAGAIN | libc::EACCES);
     match set_lock(file, kind) {
         // The kernel has no such locks: take one of the process, then.
         Err(libc::EINVAL) => {
@@ -90,9 +91,22 @@ fn is_locked_by_others(file: &fs::File, exclusive: bool) -> bool {
             let shared = FlockOperation::NonBlockingLockShared;
             let operation = if kind == libc::F_WRLCK { exclusive } else { shared };
             let locked = rustix::fs::fcntl_lock(file, operation);
-            locked.is_err_and(|errno| held(errno.raw_os_error()))
+            is_held(path, locked.map_err(Errno::raw_os_error))
         }
-        locked => locked.is_err_and(held),
+        locked => is_held(path, locked),
+    }
+}
+
+fn is_held(path: &Path, locked: Result<(), i32>) -> bool {
+    match locked {
+        Ok(()) => false,
+        Err(libc::EAGAIN | libc::EACCES) => true,
+        Err(errno) => {
+            let error = io::Error::from_raw_os_error(errno);
+            let what = "the file cannot be locked: see to it that nobody else opens the volume";
+            tracing::warn!(path = %path.display(), %error, "{what}");
+            false
+        }
     }
 }
 
