@@ -45,6 +45,8 @@ pub(crate) struct Clients {
     drain_timeout: Duration,
     for_requests: Memory,
     ahead: Memory,
+    /// Their names.
+    exports: Vec<String>,
     began: Instant,
     /// When a thread last looked for clients that do not go on, in milliseconds.
     looked_ms: AtomicU64,
@@ -65,6 +67,7 @@ impl Clients {
     pub(crate) fn new(
         count_max: usize,
         memory_max: usize,
+        exports: Vec<String>,
         patience: Duration,
         drain_timeout: Duration,
     ) -> Self {
@@ -79,8 +82,9 @@ impl Clients {
             threads_beside: AtomicUsize::new(0),
             patience,
             drain_timeout,
-            for_requests: Memory::new(memory_max - memory_max / AHEAD),
-            ahead: Memory::new(memory_max / AHEAD),
+            for_requests: Memory::new(memory_max - memory_max / AHEAD, exports.len()),
+            ahead: Memory::new(memory_max / AHEAD, exports.len()),
+            exports,
             began: Instant::now(),
             looked_ms: AtomicU64::new(0),
             stops: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok(),
@@ -173,6 +177,22 @@ impl Clients {
         }
     }
 
+    pub(crate) fn patience_ms(&self) -> u64 {
+        self.patience.as_millis() as u64
+    }
+
+    /// A request to an export has waited for memory so long: if that is longer than clients may keep
+    /// it, it is the disks that keep it.
+    pub(crate) fn warn_of_waiting(&self, export: usize, waited: Duration) {
+        if waited > 2 * self.patience {
+            static WAITING: RateLimit = RateLimit::new();
+            let what = "a request waits for memory that others have: more are served with a larger \
+                --request-memory, and none while a disk does not answer";
+            let export = self.exports.get(export);
+            WAITING.log(|left_out| tracing::warn!(export, ?waited, left_out, "{what}"));
+        }
+    }
+
     /// Many threads may wait, and ask; one of them looks, now and then.
     fn is_time_to_look(&self, now_ms: u64) -> bool {
         let looked_ms = self.looked_ms.load(Relaxed);
@@ -259,7 +279,7 @@ mod tests {
 
     #[test]
     fn threads_beside_those_of_connections_are_counted() {
-        let mut clients = Clients::new(1, 1, Duration::ZERO, Duration::ZERO);
+        let mut clients = Clients::new(1, 1, Vec::new(), Duration::ZERO, Duration::ZERO);
         clients.threads_max = 2;
         let clients = Arc::new(clients);
         let both = (clients.count_thread(), clients.count_thread());
@@ -271,7 +291,7 @@ mod tests {
 
     #[test]
     fn however_often_somebody_asks_it_is_looked_now_and_then() {
-        let clients = Clients::new(1, 1, Duration::ZERO, Duration::ZERO);
+        let clients = Clients::new(1, 1, Vec::new(), Duration::ZERO, Duration::ZERO);
         let looks =
             (1..=30).filter(|tenths| clients.is_time_to_look(tenths * LOOK_MS / 10)).count();
         assert_eq!(looks, 3);

@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use homing::{HandOff, blocking};
 use homing_nbd::wire::{self, Errno};
@@ -43,7 +43,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
     let Some(session) = negotiate(shared, peer, &mut inbox)? else { return Ok(()) };
     let export = &shared.told[session.export_index];
     let device = Arc::clone(&shared.devices[session.export_index]);
-    peer.transmits.store(true, Ordering::Relaxed);
+    peer.begin(session.export_index);
     tracing::debug!(export = export.name, ?session, "transmission begins");
     let mut connection = Connection {
         shared: Arc::clone(shared),
@@ -201,7 +201,14 @@ impl Connection {
         }
         self.send()?;
         let each = IN_FLIGHT_BASE + Payload::weight(length as usize);
+        let began = Instant::now();
         self.spare = Some(self.peer.lease_for_rest(2 * each));
+        if matches!(command, Command::Write { .. }) {
+            // The data could come meanwhile, as much as the system keeps for us. So a client that has
+            // waited for long is given little time from now on: many that do not go on would
+            // otherwise keep the memory for all that time one after the other.
+            self.peer.receives.begin_late(&self.peer.clients, began.elapsed());
+        }
         Ok(true)
     }
 

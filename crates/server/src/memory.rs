@@ -9,6 +9,10 @@
 //! having come later by the time that its bytes take at [`BYTES_A_US`]. So small ones do not wait
 //! behind the long writes of many clients that do not go on, and no long one waits for ever.
 //!
+//! Of several exports each gets half of the memory at most. So a disk that hangs does not keep the
+//! memory from the others' clients, whose requests do not wait behind those of an export that has
+//! its part.
+//!
 //! There are two accounts: one for requests, and one for what is taken in ahead of them
 //! ([`Account`]). No thread that has a lease on the first waits for another one on it, and no
 //! thread ever waits for the second, so our threads cannot wait for each other in a circle. A
@@ -16,7 +20,7 @@
 //!
 //! [`Clients`]: crate::clients::Clients
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -36,84 +40,127 @@ const BYTES_A_US: u64 = 1;
 pub(crate) struct Memory {
     total: usize,
     used: AtomicUsize,
+    /// What an export may have of it, and what each has.
+    each_max: usize,
+    by_export: Box<[AtomicUsize]>,
     waiting: AtomicUsize,
     turns: Mutex<Turns>,
     freed: Condvar,
 }
 
-/// The requests that wait, the one to be served next first; those that are equal, in the order in
-/// which they came.
-#[derive(Debug, Default)]
+/// The requests that wait, by export, with their bytes: the one to be served next first; those that
+/// are equal, in the order in which they came.
+#[derive(Debug)]
 struct Turns {
-    waiting: BTreeSet<(Instant, u64)>,
+    by_export: Box<[BTreeMap<Turn, usize>]>,
     came: u64,
 }
 
+type Turn = (Instant, u64);
+
 impl Turns {
-    fn enter(&mut self, bytes: usize) -> (Instant, u64) {
+    fn enter(&mut self, export: usize, bytes: usize) -> Turn {
         self.came += 1;
         let turn = (Instant::now() + Duration::from_micros(bytes as u64 / BYTES_A_US), self.came);
-        self.waiting.insert(turn);
+        self.by_export[export].insert(turn, bytes);
         turn
+    }
+
+    /// The next one, of the exports that `may_have` as much as their first one asks for.
+    fn next(&self, may_have: impl Fn(usize, usize) -> bool) -> Option<Turn> {
+        let firsts = self.by_export.iter().enumerate();
+        let firsts = firsts.filter_map(|(export, turns)| Some((export, turns.first_key_value()?)));
+        firsts
+            .filter(|(export, (_, bytes))| may_have(*export, **bytes))
+            .map(|(_, (turn, _))| *turn)
+            .min()
     }
 }
 
 impl Memory {
-    pub(crate) fn new(total: usize) -> Self {
+    /// For requests to so many exports.
+    pub(crate) fn new(total: usize, exports: usize) -> Self {
+        let exports = exports.max(1);
+        let turns = Turns { by_export: (0..exports).map(|_| BTreeMap::new()).collect(), came: 0 };
         Self {
             total,
             used: AtomicUsize::new(0),
+            each_max: if exports > 1 { total / 2 } else { total },
+            by_export: (0..exports).map(|_| AtomicUsize::new(0)).collect(),
             waiting: AtomicUsize::new(0),
-            turns: Mutex::default(),
+            turns: Mutex::new(turns),
             freed: Condvar::new(),
         }
     }
 
-    /// Takes `bytes` if they are free and nobody waits. If nobody has any memory, even more than
-    /// the total counts as free.
-    pub(crate) fn try_take(&self, bytes: usize) -> bool {
-        self.waiting.load(Relaxed) == 0 && self.take_if_there(bytes, 0)
+    /// Takes `bytes` for requests to an export if they are free and nobody waits. If nobody has any
+    /// memory, even more than the total counts as free; so does the part of an export that has none.
+    pub(crate) fn try_take(&self, export: usize, bytes: usize) -> bool {
+        self.waiting.load(Relaxed) == 0 && self.take_if_there(export, bytes, 0)
     }
 
     /// `own` is what the client that asks has of the memory.
-    fn take_if_there(&self, bytes: usize, own: usize) -> bool {
-        let fits = |used: usize| {
-            let then = used + bytes;
-            (used <= own || then <= self.total).then_some(then)
+    fn take_if_there(&self, export: usize, bytes: usize, own: usize) -> bool {
+        let add = |to: &AtomicUsize, most: usize| {
+            let fits = |used: usize| fits(used, bytes, own, most).then_some(used + bytes);
+            to.fetch_update(SeqCst, SeqCst, fits).is_ok()
         };
-        self.used.fetch_update(SeqCst, SeqCst, fits).is_ok()
+        if !add(&self.by_export[export], self.each_max) {
+            return false;
+        }
+        let taken = add(&self.used, self.total);
+        if !taken {
+            self.by_export[export].fetch_sub(bytes, SeqCst);
+        }
+        taken
     }
 
     /// Takes `bytes` as soon as they are free, or as soon as nobody has memory but the client that
-    /// asks; `own` says how much that has. Meanwhile calls `overdue` now and then.
-    pub(crate) fn take(&self, bytes: usize, own: impl Fn() -> usize, overdue: impl Fn()) {
-        if self.try_take(bytes) {
+    /// asks; `own` says how much that has. Meanwhile calls `overdue` now and then, with the time that
+    /// it has waited.
+    pub(crate) fn take(
+        &self,
+        export: usize,
+        bytes: usize,
+        own: impl Fn() -> usize,
+        overdue: impl Fn(Duration),
+    ) {
+        if self.try_take(export, bytes) {
             return;
         }
         // Before we look, so that a thread that gives memory back after that sees us.
         self.waiting.fetch_add(1, SeqCst);
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        let turn = turns.enter(bytes);
-        let mut looked = Instant::now();
-        while turns.waiting.first() != Some(&turn) || !self.take_if_there(bytes, own()) {
+        let turn = turns.enter(export, bytes);
+        let began = Instant::now();
+        let mut looked = began;
+        let is_next = |turns: &Turns| {
+            let may_have = |of: usize, bytes: usize| {
+                let own = if of == export { own() } else { 0 };
+                fits(self.by_export[of].load(SeqCst), bytes, own, self.each_max)
+            };
+            turns.next(may_have) == Some(turn)
+        };
+        while !is_next(&turns) || !self.take_if_there(export, bytes, own()) {
             let waited = self.freed.wait_timeout(turns, LOOK);
             turns = waited.unwrap_or_else(PoisonError::into_inner).0;
             // Look in time, however often others give some back meanwhile.
             if looked.elapsed() >= LOOK {
                 drop(turns);
-                overdue();
+                overdue(began.elapsed());
                 looked = Instant::now();
                 turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
             }
         }
-        turns.waiting.remove(&turn);
+        turns.by_export[export].remove(&turn);
         self.waiting.fetch_sub(1, SeqCst);
         drop(turns);
         // There may be enough for the next one, too.
         self.freed.notify_all();
     }
 
-    pub(crate) fn give_back(&self, bytes: usize) {
+    pub(crate) fn give_back(&self, export: usize, bytes: usize) {
+        self.by_export[export].fetch_sub(bytes, SeqCst);
         self.used.fetch_sub(bytes, SeqCst);
         if self.waiting.load(SeqCst) > 0 {
             // With the lock taken once, threads that have looked in vain are waiting by now.
@@ -121,6 +168,11 @@ impl Memory {
             self.freed.notify_all();
         }
     }
+}
+
+/// Whether so many more bytes are free of `most`, of which `own` are those of the client that asks.
+fn fits(used: usize, bytes: usize, own: usize, most: usize) -> bool {
+    used <= own || used + bytes <= most
 }
 
 /// What memory is for.
@@ -163,7 +215,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         if self.bytes > 0 {
             self.peer.leased(self.account).fetch_sub(self.bytes, Relaxed);
-            self.peer.clients.memory(self.account).give_back(self.bytes);
+            self.peer.clients.memory(self.account).give_back(self.peer.export(), self.bytes);
         }
     }
 }
@@ -176,74 +228,95 @@ mod tests {
 
     #[test]
     fn more_is_had_when_others_have_given_theirs_back() {
-        let memory = Memory::new(100);
-        assert!(memory.try_take(200), "nobody has any");
-        assert!(!memory.try_take(1));
-        memory.give_back(200);
-        assert!(memory.try_take(60) && memory.try_take(40) && !memory.try_take(1));
+        let memory = Memory::new(100, 1);
+        assert!(memory.try_take(0, 200), "nobody has any");
+        assert!(!memory.try_take(0, 1));
+        memory.give_back(0, 200);
+        assert!(memory.try_take(0, 60) && memory.try_take(0, 40) && !memory.try_take(0, 1));
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| memory.take(50, || 0, || ()));
+            let waiting = scope.spawn(|| memory.take(0, 50, || 0, |_| ()));
             while memory.waiting.load(SeqCst) == 0 {
                 thread::yield_now();
             }
-            memory.give_back(40);
-            assert!(!memory.try_take(1), "first come, first served");
-            memory.give_back(10);
+            memory.give_back(0, 40);
+            assert!(!memory.try_take(0, 1), "first come, first served");
+            memory.give_back(0, 10);
             waiting.join().unwrap();
         });
-        assert!(memory.try_take(0) && !memory.try_take(1));
-        memory.take(200, || 100, || ());
+        assert!(memory.try_take(0, 0) && !memory.try_take(0, 1));
+        memory.take(0, 200, || 100, |_| ());
         assert_eq!(memory.used.load(SeqCst), 300, "nobody else has any");
     }
 
     #[test]
     fn who_waits_looks_now_and_then_however_often_some_is_given_back() {
-        let (memory, looks) = (Memory::new(100), AtomicUsize::new(0));
-        assert!(memory.try_take(100));
-        let look = || {
+        let (memory, looks) = (Memory::new(100, 1), AtomicUsize::new(0));
+        assert!(memory.try_take(0, 100));
+        let look = |_| {
             looks.fetch_add(1, SeqCst);
         };
         thread::scope(|scope| {
-            scope.spawn(|| memory.take(100, || 0, look));
+            scope.spawn(|| memory.take(0, 100, || 0, look));
             let often = (0..1000).take_while(|_| {
-                memory.give_back(0);
+                memory.give_back(0, 0);
                 thread::sleep(LOOK / 100);
                 looks.load(SeqCst) < 2
             });
             let count = often.count();
-            memory.give_back(100);
+            memory.give_back(0, 100);
             assert!(count < 1000, "it has not looked");
         });
     }
 
     #[test]
     fn small_ones_are_not_behind_long_ones_for_which_there_is_none() {
-        let memory = Memory::new(100);
-        assert!(memory.try_take(90));
+        let memory = Memory::new(100, 1);
+        assert!(memory.try_take(0, 90));
         let waits = |count| {
-            while memory.turns.lock().unwrap().waiting.len() < count {
+            while memory.turns.lock().unwrap().by_export[0].len() < count {
                 thread::yield_now();
             }
         };
         thread::scope(|scope| {
             // As long as a request can be.
-            let long = scope.spawn(|| memory.take(32 << 20, || 0, || ()));
+            let long = scope.spawn(|| memory.take(0, 32 << 20, || 0, |_| ()));
             waits(1);
-            memory.take(10, || 0, || ());
+            memory.take(0, 10, || 0, |_| ());
             assert!(!long.is_finished());
-            memory.give_back(100);
+            memory.give_back(0, 100);
             long.join().unwrap();
         });
-        let mut turns = Turns::default();
-        let long = turns.enter(20_000);
+        let mut turns = memory.turns.into_inner().unwrap();
+        let long = turns.enter(0, 20_000);
         thread::sleep(Duration::from_millis(20));
-        assert!(turns.enter(1) > long, "it has waited for its length");
-        assert_eq!(turns.waiting.first(), Some(&long));
+        assert!(turns.enter(0, 1) > long, "it has waited for its length");
+        assert_eq!(turns.next(|_, _| true), Some(long));
+    }
+
+    #[test]
+    fn an_export_has_half_at_most_and_its_requests_wait_by_themselves() {
+        let memory = Memory::new(100, 2);
+        assert!(memory.try_take(0, 30) && memory.try_take(0, 20) && !memory.try_take(0, 1));
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| memory.take(0, 10, || 0, |_| ()));
+            while memory.waiting.load(SeqCst) == 0 {
+                thread::yield_now();
+            }
+            // As if the disk of the first export hung.
+            memory.take(1, 20, || 0, |_| ());
+            memory.take(1, 30, || 0, |_| ());
+            assert!(!waits.is_finished());
+            memory.give_back(0, 20);
+            waits.join().unwrap();
+        });
+        memory.give_back(0, 40);
+        memory.give_back(1, 50);
+        assert!(memory.try_take(1, 100), "an export that has none may have more than its part");
     }
 
     #[test]
     fn everybody_gets_some_in_the_end() {
-        let memory = Memory::new(1000);
+        let memory = Memory::new(1000, 1);
         let most = AtomicUsize::new(0);
         thread::scope(|scope| {
             for thread in 1..=8 {
@@ -251,9 +324,9 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..2000 {
                         let bytes = thread * 100 + round % 100;
-                        memory.take(bytes, || 0, || ());
+                        memory.take(0, bytes, || 0, |_| ());
                         most.fetch_max(memory.used.load(SeqCst), SeqCst);
-                        memory.give_back(bytes);
+                        memory.give_back(0, bytes);
                     }
                 });
             }

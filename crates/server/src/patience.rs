@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::time::Duration;
 
 use crate::clients::Clients;
 use crate::peer::IN_FLIGHT_BYTES_MAX;
@@ -22,11 +23,25 @@ pub(crate) struct Waiting {
 /// any link, and faster than a client that sends a byte now and then to look alive.
 const BYTES_A_MS: u64 = 256;
 
+/// What is left of the patience at least. Guessed: several round trips around the world.
+const LATE_MS: u64 = 1000;
+
 impl Waiting {
     pub(crate) fn begin(&self, clients: &Clients) {
         if !self.lasts() {
             self.otherwise.store(0, Relaxed);
             self.since.store(clients.now_ms() * BYTES_A_MS, Relaxed);
+        }
+    }
+
+    /// As [`Waiting::begin`], for a client that could go on already while somebody else was waited for,
+    /// so long: of its patience no more than that is used, and [`LATE_MS`] are left.
+    pub(crate) fn begin_late(&self, clients: &Clients, waited: Duration) {
+        if !self.lasts() {
+            let used =
+                (waited.as_millis() as u64).min(clients.patience_ms().saturating_sub(LATE_MS));
+            self.otherwise.store(0, Relaxed);
+            self.since.store(clients.now_ms().saturating_sub(used).max(1) * BYTES_A_MS, Relaxed);
         }
     }
 
@@ -70,13 +85,12 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use std::thread;
-    use std::time::Duration;
 
     use super::*;
 
     #[test]
     fn few_bytes_at_a_time_count_as_many_do() {
-        let clients = Clients::new(1, 1, Duration::ZERO, Duration::ZERO);
+        let clients = Clients::new(1, 1, Vec::new(), Duration::ZERO, Duration::ZERO);
         let (few, many) = (Waiting::default(), Waiting::default());
         few.begin(&clients);
         many.begin(&clients);
@@ -90,9 +104,24 @@ mod tests {
         let gained = [few.since.load(Relaxed) - began[0], many.since.load(Relaxed) - began[1]];
         assert!(gained[0] == gained[1] && gained[0] > 0, "{gained:?}");
     }
+
+    #[test]
+    fn who_could_go_on_already_is_given_little_more_time() {
+        let clients = Clients::new(1, 1, Vec::new(), Duration::from_secs(10), Duration::ZERO);
+        thread::sleep(Duration::from_millis(20));
+        let lasts = |waited| {
+            let waiting = Waiting::default();
+            waiting.begin_late(&clients, Duration::from_millis(waited));
+            waiting.lasts_ms(clients.now_ms() + 20_000) - 20_000
+        };
+        assert!((15..200).contains(&lasts(15)));
+        // The server has not been there for longer than this test.
+        assert!((15..500).contains(&lasts(60_000)));
+    }
+
     #[test]
     fn what_moves_the_other_way_counts_for_so_long_and_anew_for_each_wait() {
-        let clients = Clients::new(1, 1, Duration::ZERO, Duration::ZERO);
+        let clients = Clients::new(1, 1, Vec::new(), Duration::ZERO, Duration::ZERO);
         let waiting = Waiting::default();
         waiting.moved_otherwise(IN_FLIGHT_BYTES_MAX, &clients);
         assert!(!waiting.lasts(), "it is not waited for");

@@ -51,7 +51,9 @@ pub(crate) struct Peer {
     /// One of its requests waits for memory.
     asks: AtomicBool,
     /// Negotiation is over: its requests are carried out.
-    pub(crate) transmits: AtomicBool,
+    transmits: AtomicBool,
+    /// Set before that.
+    export: AtomicUsize,
     outgoing: Mutex<Outgoing>,
     /// `sending` has become false, or `slow` true.
     idle: Condvar,
@@ -127,11 +129,22 @@ impl Peer {
             cut_off: AtomicBool::new(false),
             asks: AtomicBool::new(false),
             transmits: AtomicBool::new(false),
+            export: AtomicUsize::new(0),
             outgoing: Mutex::default(),
             idle: Condvar::new(),
             in_flight: Mutex::default(),
             landed: Condvar::new(),
         }
+    }
+
+    /// Negotiation has ended with this export.
+    pub(crate) fn begin(&self, export: usize) {
+        self.export.store(export, Relaxed);
+        self.transmits.store(true, Relaxed);
+    }
+
+    pub(crate) fn export(&self) -> usize {
+        self.export.load(Relaxed)
     }
 
     /// Sends a worker's reply, now or as soon as the client takes it. Does not wait.
@@ -462,14 +475,18 @@ impl Peer {
     fn lease_beside(self: &Arc<Self>, bytes: usize, own: impl Fn() -> usize) -> Lease {
         let memory = self.clients.memory(Account::Requests);
         self.asks.store(true, Relaxed);
-        memory.take(bytes, own, || self.clients.hang_up_on_stalled());
+        let overdue = |waited| {
+            self.clients.hang_up_on_stalled();
+            self.clients.warn_of_waiting(self.export(), waited);
+        };
+        memory.take(self.export(), bytes, own, overdue);
         self.asks.store(false, Relaxed);
         Lease::new(self, Account::Requests, bytes)
     }
 
     /// Leases memory, if there is some.
     pub(crate) fn try_lease(self: &Arc<Self>, account: Account, bytes: usize) -> Option<Lease> {
-        let taken = self.clients.memory(account).try_take(bytes);
+        let taken = self.clients.memory(account).try_take(self.export(), bytes);
         taken.then(|| Lease::new(self, account, bytes))
     }
 

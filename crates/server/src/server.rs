@@ -164,6 +164,7 @@ impl Server {
             queue(&name, Some(FLUSHES_MAX)).expect("the name is fine")
         };
         let flushes = told.iter().map(flush).collect();
+        let names = told.iter().map(|export| export.name.clone()).collect();
         let durable = Durable::of(runtime);
         for export in &exports {
             export.device.report_to(&durable);
@@ -185,6 +186,7 @@ impl Server {
                 clients: Arc::new(Clients::new(
                     options.connections_max,
                     options.request_memory_max,
+                    names,
                     options.stall_timeout,
                     options.drain_timeout,
                 )),

@@ -77,6 +77,34 @@ fn a_client_that_keeps_memory_and_others_waiting_is_cut_off() {
     });
 }
 
+/// Each could have sent its data while it waited for those before it.
+#[test]
+fn clients_that_do_not_go_on_are_not_given_all_the_time_one_after_the_other() {
+    const LONG: u32 = 2 << 20;
+    let stall_timeout = Duration::from_secs(5);
+    let options =
+        ServerOptions { request_memory_max: 5 << 20, stall_timeout, ..ServerOptions::default() };
+    with_server_of(&device(), &options, |endpoint| {
+        let request =
+            RequestHeader { flags: 0, command: command::WRITE, cookie: 7, offset: 0, length: LONG };
+        let stalls = || {
+            let mut client = Pipelined::connect(endpoint);
+            client.0.write_all(&request.encode()).unwrap();
+            client
+        };
+        let began = Instant::now();
+        let stalled: Vec<_> = (0..4).map(|_| stalls()).collect();
+        // By then the server has come to their requests.
+        std::thread::sleep(Duration::from_millis(300));
+        let mut other = Pipelined::connect(endpoint);
+        let replies = other.exchange(&[(command::READ, 0, LONG, Vec::new())]);
+        assert_eq!((replies[0].0, replies[0].1.len()), (0, LONG as usize));
+        let took = began.elapsed();
+        assert!(took > stall_timeout / 2 && took < 3 * stall_timeout, "{took:?}");
+        drop(stalled);
+    });
+}
+
 /// They are let go at once, not one after the other, each after a time-out of its own.
 #[test]
 fn those_who_wait_for_memory_are_let_go_when_the_server_ends() {
