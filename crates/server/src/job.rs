@@ -30,7 +30,11 @@ impl Job {
 
     /// Whether nobody will receive its reply.
     pub(crate) fn is_cut_off(&self) -> bool {
-        self.counted.as_ref().is_none_or(|counted| counted.peer().is_cut_off())
+        let is_gone = |counted: &Counted| {
+            let peer = counted.peer();
+            peer.is_cut_off() || peer.stream.is_gone()
+        };
+        self.counted.as_ref().is_none_or(is_gone)
     }
 
     pub(crate) fn answer(self, result: Result<(), BlockError>) {

@@ -214,6 +214,13 @@ impl Stream {
         Ok(read && came.contains(PollFlags::IN))
     }
 
+    /// Whether the client has closed its side altogether, if the system can tell: of a TCP connection
+    /// it cannot, until something is sent.
+    pub(crate) fn is_gone(&self) -> bool {
+        let came = self.socket.wait(PollFlags::empty(), Some(Duration::ZERO));
+        came.is_ok_and(|came| came.intersects(PollFlags::HUP | PollFlags::ERR))
+    }
+
     fn has_more(&self) -> bool {
         self.tls.get().is_some_and(Session::has_more)
     }

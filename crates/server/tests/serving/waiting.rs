@@ -76,14 +76,15 @@ impl Block for Slow {
 
 /// A device that takes a millisecond for each MiB of zeroes, and records the most bytes that it had
 /// to zero at a time.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Zeroed {
     longest: AtomicU64,
+    count: AtomicU64,
 }
 
 impl Block for Zeroed {
     fn size(&self) -> u64 {
-        1 << 30
+        4 << 30
     }
 
     fn block_size(&self) -> u32 {
@@ -101,6 +102,7 @@ impl Block for Zeroed {
 
     fn write_zeroes(&self, _: u64, length: u64, _: Durability) -> Result<(), BlockError> {
         self.longest.fetch_max(length, SeqCst);
+        self.count.fetch_add(1, SeqCst);
         std::thread::sleep(Duration::from_micros(length >> 10));
         Ok(())
     }
@@ -200,12 +202,34 @@ fn zeroing_without_end_holds_up_nobody_else() {
                     [(command::READ, 0, 4096, Vec::new()), (command::FLUSH, 0, 0, Vec::new())];
                 assert!(other.exchange(&requests).iter().all(|(errno, _)| *errno == 0));
             }
-            // Only the requests under way are still done; nobody will hear of the others.
+            // Only the pieces under way are still done; nobody will hear of the others.
             drop(client);
         });
         assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
         assert!(zeroed.longest.load(SeqCst) <= 8 << 20);
     }
+}
+
+#[test]
+fn zeroes_of_a_client_that_has_gone_are_given_up() {
+    let zeroed = Arc::new(Zeroed::default());
+    with_server_of(&zeroed, &ServerOptions::default(), |endpoint| {
+        let mut client = Pipelined::connect(endpoint);
+        // 512 pieces, which take 4 seconds.
+        let all = u32::MAX - 4095;
+        client.0.write_all(&encode(&[(command::WRITE_ZEROES, 0, all, Vec::new())])).unwrap();
+        while zeroed.count.load(SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        drop(client);
+        let goes_on = || {
+            let before = zeroed.count.load(SeqCst);
+            std::thread::sleep(Duration::from_millis(500));
+            zeroed.count.load(SeqCst) > before
+        };
+        while goes_on() {}
+    });
+    assert!(zeroed.count.load(SeqCst) < 400, "{zeroed:?}");
 }
 
 #[test]
