@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::fs;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use homing_sched::QueueId;
 
 use crate::clock::now_ns;
 use crate::shared::Shared;
+use crate::sync::thread;
 
 /// The longest time between two looks at the queues, in nanoseconds.
 const LOOK_NS: u64 = 1_000_000_000;
@@ -74,6 +75,54 @@ pub(crate) type OnStall = Arc<dyn Fn(&Stall) + Send + Sync>;
 pub(crate) struct Stalls {
     looked_ns: u64,
     seen: HashMap<QueueId, Seen>,
+    reports: Reports,
+}
+
+/// Tells of stalls on a thread that is made for it: the monitor must not wait for what the program
+/// does then, nor for who reads its standard error.
+#[derive(Default)]
+struct Reports {
+    is_told: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Reports {
+    /// Tells, unless somebody is still being told of another stall. Without a thread, which may be
+    /// why there is a stall, the monitor does tell.
+    fn tell(&mut self, shared: &Shared, stall: Stall) {
+        if self.is_told.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.end();
+        let (is_told, on_stall) = (Arc::clone(&self.is_told), shared.settings.on_stall.clone());
+        let tell = Arc::new(move || {
+            // A panic in it must not take the monitor with it.
+            crate::item::quietly(|| match &on_stall {
+                Some(on_stall) => on_stall(&stall),
+                None => eprintln!("homing: {stall}"),
+            });
+            is_told.store(false, Ordering::Release);
+        });
+        let named = thread::Builder::new().name(format!("{}/stall", shared.crew.name()));
+        let body = {
+            let tell = Arc::clone(&tell);
+            move || tell()
+        };
+        match shared.hooks.create_thread(|| named.spawn(body)) {
+            Ok(thread) => self.thread = Some(thread),
+            Err(_) => tell(),
+        }
+    }
+
+    fn end(&mut self) {
+        let _ = self.thread.take().map(thread::JoinHandle::join);
+    }
+}
+
+impl Drop for Reports {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 struct Seen {
@@ -119,11 +168,7 @@ impl Stalls {
                 let stall = Stall { pool: id.pool.0, cpus, waiting, lasts, threads };
                 shared.stalls.fetch_add(1, Ordering::Relaxed);
                 tracing_event!(%stall, "a queue stands still");
-                // A panic in it must not take the monitor with it.
-                crate::item::quietly(|| match &shared.settings.on_stall {
-                    Some(on_stall) => on_stall(&stall),
-                    None => eprintln!("homing: {stall}"),
-                });
+                self.reports.tell(shared, stall);
             }
         }
     }

@@ -248,6 +248,43 @@ fn the_watchdog_reports_a_queue_that_stands_still_and_what_everybody_does() {
     refuse.store(false, Ordering::Relaxed);
 }
 
+/// Its reader may be slow: timers fire all the same.
+#[test]
+fn who_is_told_of_a_stall_may_wait() {
+    let (told, door) = (Arc::new(AtomicUsize::new(0)), Door::default());
+    let (count, at) = (Arc::clone(&told), door.clone());
+    let runtime = on("1x1x2")
+        .watchdog_thresh(Duration::from_millis(20))
+        .on_stall(move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+            at.pass();
+        })
+        .build()
+        .unwrap();
+    let own = runtime.workqueue("own").affinity_scope(Scope::Cpu).affinity_strict(true);
+    let (own, cpu) = (own.build().unwrap(), CpuId::new(0).unwrap());
+    let stop = Arc::new(AtomicBool::new(false));
+    let until_stopped = Arc::clone(&stop);
+    let busy = own.queue_on(cpu, move || {
+        while !until_stopped.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+    });
+    let waiting = own.queue_on(cpu, || ());
+    until("somebody is told", || told.load(Ordering::Relaxed) == 1);
+    let fired = Arc::new(AtomicBool::new(false));
+    let fires = Arc::clone(&fired);
+    let work = runtime.events().work(move |_| fires.store(true, Ordering::Relaxed));
+    assert!(work.queue_delayed(Duration::from_millis(1)));
+    until("the timer fires", || fired.load(Ordering::Relaxed));
+    until("it is found again", || runtime.stalls() > 2);
+    assert_eq!(told.load(Ordering::Relaxed), 1, "one call at a time");
+    stop.store(true, Ordering::Relaxed);
+    door.open();
+    busy.unwrap().join().unwrap();
+    waiting.unwrap().join().unwrap();
+}
+
 #[test]
 fn a_runtime_that_is_not_stuck_is_not_reported() {
     let runtime = Runtime::builder().watchdog_thresh(Duration::from_millis(200)).build().unwrap();
