@@ -153,13 +153,13 @@ impl File {
                         written.map_err(|error| SyncError::NotBegun(write_error(error)))?;
                         return file.sync_data().map_err(SyncError::Lost);
                     }
-                    // A full disk is mostly found before anything is accepted: then the same write
-                    // fails without DSYNC, too. If it does not fail, the write-back did. If it
-                    // does, both may have failed.
-                    Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG))
-                        if file.write_all_at(rest, at).is_err() =>
-                    {
-                        return Err(SyncError::Unclear(write_error(errno.into())));
+                    // Either there was no room for this write, or the write-back of another one failed:
+                    // the same write without DSYNC does not tell, since there may be room by now. Another
+                    // description tells, and makes this write durable if it was accepted now.
+                    Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
+                        let again = file.write_all_at(rest, at);
+                        let refused = again.map_err(|_| write_error(errno.into()));
+                        return Err(SyncError::Unclear(refused));
                     }
                     Err(errno) => return Err(SyncError::Lost(errno.into())),
                 }

@@ -11,6 +11,10 @@
 //!   durable writes, and flushes without an engine. The engine is told of those.
 //! * `SYNC-2` A failure poisons the device before the description is let go, so the next sync
 //!   through it finds the device poisoned. The engine keeps this rule for its own descriptions.
+//! * `SYNC-3` A sync that succeeds looks for the poison again when it ends. A disk that fails a
+//!   flush may have lost what was written for others, too, and unlike a write-back that failed, it
+//!   says so once: the next flush may succeed without that data. What remains open: the thread that
+//!   was told may not have come to set the poison when a flush that began after its own has ended.
 //!
 //! The engine gets references to the files, never duplicates: a duplicate would share the
 //! description, and with it what that is told.
@@ -91,6 +95,9 @@ impl Syncs {
         durable.fdatasync_shared(file, move |verdict| {
             if verdict.is_err() {
                 poisoned.store(true, Ordering::Release);
+            } else if poisoned.load(Ordering::Acquire) {
+                // A sync outside the engine failed meanwhile.
+                return done(Err(BlockError::Poisoned));
             }
             // The rest of what the engine says, and how to go on with it, is not for the device's
             // users.
@@ -113,7 +120,7 @@ impl Syncs {
     /// ever.
     pub(crate) fn run<T>(
         &self,
-        sync: impl FnOnce(&fs::File) -> Result<T, SyncError>,
+        sync: impl FnOnce(&fs::File) -> Result<T, SyncError<T>>,
     ) -> Result<T, BlockError> {
         self.run_as("fdatasync", sync)
     }
@@ -122,7 +129,7 @@ impl Syncs {
     pub(crate) fn run_as<T>(
         &self,
         operation: &'static str,
-        sync: impl FnOnce(&fs::File) -> Result<T, SyncError>,
+        sync: impl FnOnce(&fs::File) -> Result<T, SyncError<T>>,
     ) -> Result<T, BlockError> {
         let file = self.descriptions.take();
         self.check_health()?;
@@ -132,9 +139,10 @@ impl Syncs {
             Ok(synced) => Ok(synced),
             Err(SyncError::Lost(source)) => Err(source),
             Err(SyncError::NotBegun(error)) => return Err(error),
-            Err(SyncError::Unclear(error)) => match self.ask_another() {
-                Ok(()) => return Err(error),
-                Err(source) => Err(source),
+            Err(SyncError::Unclear(refused)) => match (self.ask_another(), refused) {
+                (Err(source), _) => Err(source),
+                (Ok(()), Err(error)) => return Err(error),
+                (Ok(()), Ok(done)) => Ok(done),
             },
         };
         if synced.is_err() {
@@ -143,7 +151,11 @@ impl Syncs {
         if let Some(durable) = self.told.get() {
             durable.note_sync(&file, operation, began, synced.as_ref().err());
         }
-        synced.map_err(BlockError::Flush)
+        let synced = synced.map_err(BlockError::Flush)?;
+        // `SYNC-3`: a failed flush of the device may have lost what this sync covers, and is told
+        // to one sync only. So a sync that others failed beside counts as failed.
+        self.check_health()?;
+        Ok(synced)
     }
 
     /// Asks whether data was lost. The description of a sync may have told that already, and each
@@ -157,13 +169,13 @@ impl Syncs {
 }
 
 /// Why a sync did not make its data durable.
-pub(crate) enum SyncError {
+pub(crate) enum SyncError<T> {
     /// The kernel could not write what it had accepted; it may have dropped it.
     Lost(io::Error),
     /// Nothing that was accepted before is in doubt.
     NotBegun(BlockError),
     /// What failed is either this sync's write, or one that was accepted before.
-    Unclear(BlockError),
+    Unclear(Result<T, BlockError>),
 }
 
 /// Opens the same file anew, whatever has become of its name.
@@ -222,7 +234,7 @@ mod tests {
         let unclear = std::thread::spawn(move || {
             of.run(|file| {
                 tell.send(file.as_raw_fd()).unwrap();
-                Err::<(), _>(SyncError::Unclear(full()))
+                Err::<(), _>(SyncError::Unclear(Err(full())))
             })
         });
         let heard = told.recv().unwrap();
@@ -234,6 +246,25 @@ mod tests {
         syncs.check_health().unwrap();
     }
 
+    /// A disk may say once that a flush failed, and then succeed without what it has lost.
+    #[test]
+    fn a_sync_beside_one_that_failed_has_failed_too() {
+        let syncs = Syncs::new(&Arc::new(tempfile::tempfile().unwrap()));
+        let beside = syncs.run(|file| {
+            let lost = |_: &fs::File| Err::<(), _>(SyncError::Lost(io::Error::other("no")));
+            assert!(matches!(syncs.run(lost), Err(BlockError::Flush(_))));
+            file.sync_data().map_err(SyncError::Lost)
+        });
+        assert!(matches!(beside, Err(BlockError::Poisoned)), "{beside:?}");
+    }
+
+    #[test]
+    fn what_was_refused_and_accepted_when_tried_again_is_durable_once_another_was_asked() {
+        let syncs = Syncs::new(&Arc::new(tempfile::tempfile().unwrap()));
+        syncs.run(|_| Err(SyncError::Unclear(Ok(())))).unwrap();
+        syncs.check_health().unwrap();
+    }
+
     #[test]
     fn what_was_unclear_and_another_description_has_heard_of_was_a_loss() {
         let (_reader, writer) = io::pipe().unwrap();
@@ -242,7 +273,7 @@ mod tests {
         syncs.asked =
             Some(Mutex::new(Arc::new(fs::File::from(std::os::fd::OwnedFd::from(writer)))));
         let full = || BlockError::Flush(io::ErrorKind::StorageFull.into());
-        let unclear = syncs.run(|_| Err::<(), _>(SyncError::Unclear(full())));
+        let unclear = syncs.run(|_| Err::<(), _>(SyncError::Unclear(Err(full()))));
         assert!(
             matches!(&unclear, Err(BlockError::Flush(error)) if error.raw_os_error() == Some(22))
         );
