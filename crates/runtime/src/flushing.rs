@@ -128,7 +128,8 @@ impl Workqueue {
     }
 
     /// Drains the workqueue and ends it. From then on everything is refused, and the workqueue is
-    /// no longer in the attribute tree. This does not wait for work items that wait for a timer;
+    /// no longer in the attribute tree. If it is frozen and has items, this waits until somebody
+    /// thaws it. This does not wait for work items that wait for a timer;
     /// cancel them first. A future that waits is dropped when it is woken next, and its handle
     /// returns `Cancelled`.
     ///
@@ -145,7 +146,6 @@ impl Workqueue {
     pub fn destroy(&self) {
         self.check_may_wait("destroy");
         let state = self.state();
-        self.shared().workqueues.let_go(state);
         state.set_draining(true);
         self.drain();
         state.set_mode(Mode::DESTROYED, true);
@@ -154,6 +154,8 @@ impl Workqueue {
         while !state.is_empty() {
             self.begin_flush().into_iter().for_each(Waiting::block);
         }
+        // Not before, so that who finds it frozen can thaw it by its attribute.
+        self.shared().workqueues.let_go(state);
         if let Some(rescuer) = state.rescuer.get() {
             rescuer.stop();
             blocking(|| Rescuer::join(rescuer));

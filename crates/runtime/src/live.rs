@@ -94,7 +94,7 @@ impl Workqueue {
     /// let logs = runtime.workqueue("logs").affinity_scope(Scope::Cpu).build()?;
     /// assert!(!logs.affinity_is_default());
     /// logs.set_affinity_default()?;
-    /// runtime.set_default_affinity_scope(Scope::Numa);
+    /// runtime.set_default_affinity_scope(Scope::Numa)?;
     /// assert_eq!(logs.affinity().scope, Scope::Numa);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

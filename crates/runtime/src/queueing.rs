@@ -10,6 +10,7 @@ use crate::item::{Batch, Item, lone};
 use crate::local;
 use crate::shared::Shared;
 use crate::state::{Chosen, Mode, WorkqueueState};
+use crate::workqueue_builder::WorkqueueError;
 
 /// Where an item comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,17 +240,26 @@ impl Shared {
         }
     }
 
-    /// Changes the scope of all workqueues that follow the default.
-    pub(crate) fn set_default_scope(&self, scope: Scope) {
-        self.workqueues.set_default_scope(scope, |state| {
-            let set = |chosen: &mut Chosen| {
-                if chosen.scope_is_default {
-                    chosen.attributes.affinity.scope = scope;
-                }
-            };
-            // If there are too many pools, the workqueue stays where it is.
+    /// Changes the scope of all workqueues that follow the default. If there are too many pools for
+    /// one of them, nothing changes.
+    pub(crate) fn set_default_scope(&self, scope: Scope) -> Result<(), WorkqueueError> {
+        let set = |chosen: &mut Chosen| {
+            if chosen.scope_is_default {
+                chosen.attributes.affinity.scope = scope;
+            }
+        };
+        // A pool that has been made stays.
+        let can = |state: &WorkqueueState| {
+            let mut chosen = state.chosen();
+            set(&mut chosen);
+            self.pool_with(&chosen).is_some()
+        };
+        let follow = |state: &WorkqueueState| {
+            // Only if its owner changes something else at the same time, there is no pool for it.
             let _ = state.change(set, |chosen| self.pool_with(chosen));
-        });
+        };
+        let changed = self.workqueues.set_default_scope(scope, can, follow);
+        changed.map_err(|name| WorkqueueError::TooManyPools { name })
     }
 
     /// The pool with the chosen attributes; `None` if there are too many pools.

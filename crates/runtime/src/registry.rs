@@ -115,13 +115,29 @@ impl Registry {
         act(all.default_scope)
     }
 
-    /// Changes the default and, by `follow`, the workqueues that follow it.
-    pub(crate) fn set_default_scope(&self, scope: Scope, follow: impl Fn(&WorkqueueState)) {
+    /// Changes the default and, by `follow`, the workqueues that follow it; but nothing, if `can` says
+    /// of one that it cannot follow. Returns that one's name.
+    pub(crate) fn set_default_scope(
+        &self,
+        scope: Scope,
+        can: impl Fn(&WorkqueueState) -> bool,
+        follow: impl Fn(&WorkqueueState),
+    ) -> Result<(), String> {
         // Under the lock: a workqueue that is added meanwhile begins with the old or the new
         // default, and follows.
         let mut all = lock(&self.all);
-        all.default_scope = scope;
-        all.states.values().filter_map(Entry::state).for_each(|state| follow(&state));
+        let states: Vec<_> = all.states.values().filter_map(Entry::state).collect();
+        let cannot = states.iter().find(|state| !can(state)).map(|state| state.name.to_string());
+        if cannot.is_none() {
+            all.default_scope = scope;
+            for state in &states {
+                follow(state);
+            }
+        }
+        drop(all);
+        // Perhaps the last references, which must not go under the lock.
+        drop(states);
+        cannot.map_or(Ok(()), Err)
     }
 
     /// Adds a workqueue. Its pool is made from what is chosen, with the default scope filled in.

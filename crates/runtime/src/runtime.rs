@@ -21,7 +21,7 @@ use crate::shared::Shared;
 use crate::sync::thread;
 use crate::worker::blocking;
 use crate::workqueue::Workqueue;
-use crate::workqueue_builder::WorkqueueBuilder;
+use crate::workqueue_builder::{WorkqueueBuilder, WorkqueueError};
 
 /// Worker threads and their queues. One process can have several runtimes.
 ///
@@ -314,17 +314,21 @@ impl Runtime {
     /// has a last-level cache of its own, it is [`Scope::Numa`] or a wider one
     /// ([`Affinity::default_on`](crate::Affinity::default_on)).
     ///
+    /// # Errors
+    /// [`WorkqueueError::TooManyPools`] names a workqueue that would need a further combination of
+    /// attributes. Nothing has changed then.
+    ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
     /// use homing_runtime::Scope;
     ///
-    /// runtime.set_default_affinity_scope(Scope::Numa);
+    /// runtime.set_default_affinity_scope(Scope::Numa)?;
     /// assert_eq!(runtime.default_affinity_scope(), Scope::Numa);
     /// assert_eq!(runtime.events().affinity().scope, Scope::Numa);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn set_default_affinity_scope(&self, scope: Scope) {
-        self.shared.set_default_scope(scope);
+    pub fn set_default_affinity_scope(&self, scope: Scope) -> Result<(), WorkqueueError> {
+        self.shared.set_default_scope(scope)
     }
 
     /// What each CPU's workers have done so far.

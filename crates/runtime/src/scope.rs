@@ -109,7 +109,9 @@ impl Workqueue {
             }
             (Ok(_), Some(JoinError::Cancelled)) => {
                 panic!(
-                    "not all items of the scope have run: the runtime was shut down, or the workqueue drained by somebody else"
+                    "not all items of the scope of workqueue {} have run: it was destroyed, or drained by somebody else, \
+                     or the runtime was shut down",
+                    self.name()
                 )
             }
             (Ok(result), None) => result,

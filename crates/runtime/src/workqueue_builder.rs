@@ -99,8 +99,9 @@ pub enum WorkqueueError {
     },
     /// More combinations of attributes have been in use than the runtime can tell apart.
     #[error(
-        "workqueue {name} stays as it is: this runtime has used 255 combinations of scope, pull cost, \
-         strictness, nice, localization and mask, and cannot have more; use one of them"
+        "workqueue {name} cannot have these attributes: this runtime has used 255 combinations of \
+         scope, pull cost, strictness, nice, localization and mask, and cannot have more; use one of \
+         them"
     )]
     TooManyPools {
         /// The workqueue.

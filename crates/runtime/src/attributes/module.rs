@@ -107,7 +107,10 @@ pub(super) fn set(shared: &Shared, name: &str, value: &str) -> Result<(), Refuse
             };
             shared.settings.watchdog_ns.store(nanoseconds(threshold), Ordering::Relaxed);
         }
-        "default_affinity_scope" => shared.set_default_scope(scope(value, "")?),
+        "default_affinity_scope" => {
+            let set = shared.set_default_scope(scope(value, "")?);
+            set.map_err(|error| Refused::Failed(error.to_string()))?;
+        }
         "features" => {
             // An empty value is more likely an oversight than a wish to switch everything off.
             let features = Some(value).filter(|value| !value.trim().is_empty());

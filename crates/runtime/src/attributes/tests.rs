@@ -1,3 +1,6 @@
+use std::thread;
+use std::time::Duration;
+
 use homing_control::{AttributeError, AttributeTree};
 use homing_sched::DecisionLog;
 use homing_topology::Machine;
@@ -205,4 +208,20 @@ fn counters_tell_what_has_happened() {
     assert_eq!(tree.get("module/threads_refused").unwrap(), "0");
     queue.destroy();
     assert!(tree.get("workqueue/q/counters").is_err(), "it is gone");
+}
+
+#[test]
+fn a_frozen_workqueue_that_is_being_destroyed_can_be_thawed() {
+    let runtime = Runtime::new().unwrap();
+    let disk = runtime.workqueue("disk").freezable().build().unwrap();
+    disk.freeze(Duration::from_secs(10)).unwrap();
+    let waits = disk.queue(|| 1);
+    thread::scope(|scope| {
+        let destroyed = scope.spawn(|| disk.destroy());
+        thread::sleep(Duration::from_millis(50));
+        assert!(!destroyed.is_finished());
+        runtime.attributes().set("workqueue/disk/frozen", "0").unwrap();
+    });
+    assert_eq!(waits.join().unwrap(), 1);
+    assert!(runtime.attributes().get("workqueue/disk/frozen").is_err());
 }

@@ -21,13 +21,13 @@ fn workqueues_of_the_default_scope_follow_it_and_others_do_not() {
         runtime.workqueue("own").affinity_scope(Scope::Smt).build().unwrap(),
     );
     assert_eq!(follows.affinity().scope, Scope::CacheShard);
-    runtime.set_default_affinity_scope(Scope::Cache);
+    runtime.set_default_affinity_scope(Scope::Cache).unwrap();
     assert_eq!((follows.affinity().scope, own.affinity().scope), (Scope::Cache, Scope::Smt));
     let born = runtime.workqueue("born").build().unwrap();
     assert_eq!(born.affinity().scope, Scope::Cache);
     follows.set_affinity_scope(Scope::System).unwrap();
     own.set_affinity_default().unwrap();
-    runtime.set_default_affinity_scope(Scope::Numa);
+    runtime.set_default_affinity_scope(Scope::Numa).unwrap();
     assert_eq!((follows.affinity().scope, own.affinity().scope), (Scope::System, Scope::Numa));
     assert!(own.affinity_is_default() && !follows.affinity_is_default());
 }
@@ -213,6 +213,17 @@ fn attributes_that_nobody_has_any_more_cost_workers_nothing() {
     let error = queue.set_localize(true).unwrap_err();
     assert!(matches!(error, WorkqueueError::TooManyPools { .. }), "{error}");
     queue.queue(|| ()).join().unwrap();
+    let mut refused = 0;
+    for scope in Scope::ALL {
+        let before = runtime.default_affinity_scope();
+        let set = runtime.set_default_affinity_scope(scope);
+        let after = if set.is_ok() { scope } else { before };
+        assert_eq!(runtime.default_affinity_scope(), after);
+        assert_eq!(runtime.events().affinity().scope, after);
+        refused += usize::from(set.is_err());
+    }
+    assert!(refused > 0);
+    runtime.workqueue("plain").build().unwrap();
 }
 
 #[test]
