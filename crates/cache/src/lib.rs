@@ -4,6 +4,7 @@
 //! `claims`, `panics`, `objects`, [`pages`].
 
 mod claims;
+mod cpus;
 mod habits;
 mod heard;
 mod limits;

@@ -2,7 +2,6 @@
 
 use std::hash::{BuildHasher, Hash};
 use std::marker::PhantomData;
-use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use super::Cache;
@@ -289,7 +288,7 @@ impl<K, V, S> Builder<K, V, S> {
             Some(_) => capacity.min(EXPECTED_WEIGHED),
             None => capacity,
         };
-        let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let cpus = crate::cpus::count();
         let shards = (expected / MIN_SHARD).clamp(1, SHARDS * cpus as u64) as usize;
         let shards = self.shards.unwrap_or(shards);
         if shards == 0 || shards as u64 > capacity {

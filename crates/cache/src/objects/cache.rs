@@ -422,7 +422,11 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// ```
     pub fn set_capacity(&self, capacity: u64) {
         let common = &self.inner.common;
-        assert!(capacity >= common.shards as u64, "{capacity} is less than 1 for each shard");
+        let shards = common.shards as u64;
+        assert!(
+            capacity >= shards,
+            "a capacity of {capacity}: at least {shards}, one for each shard"
+        );
         common.capacity.store(capacity, Relaxed);
         if common.weigher.is_none() {
             common.habits.set_capacity(capacity as usize);

@@ -120,6 +120,8 @@ impl Drop for OwnThreads {
 
 impl Pool {
     fn run(&self) {
+        // It is begun by whoever needs it first.
+        crate::cpus::unpin();
         while let Some(job) = self.next() {
             // A backing's panic has been reported by now, and this thread is to go on with other
             // jobs.

@@ -38,7 +38,7 @@ pub(super) struct Sizing {
 impl Sizing {
     /// The default number of shards: as many as threads may want at a time, but none of them small.
     pub(super) fn shards_for(bytes: usize, page_size: usize) -> usize {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let cpus = crate::cpus::count();
         (bytes / SHARD.0.max(SHARD.1.saturating_mul(page_size))).clamp(1, 8 * cpus)
     }
 
