@@ -206,5 +206,10 @@ pub(crate) fn parent(path: &Path) -> io::Result<Arc<File>> {
         io::Error::new(io::ErrorKind::InvalidInput, format!("{} has no parent", path.display()))
     })?;
     let here = parent.as_os_str().is_empty();
-    File::open(if here { Path::new(".") } else { parent }).map(Arc::new)
+    let open = File::open(if here { Path::new(".") } else { parent });
+    let named = |error: io::Error| {
+        let text = format!("the directory of {} cannot be opened: {error}", path.display());
+        io::Error::new(error.kind(), text)
+    };
+    open.map(Arc::new).map_err(named)
 }

@@ -76,7 +76,7 @@ impl Durable {
             let with_rescuer = Engine::workqueue(runtime);
             let workqueue = with_rescuer.or_else(|_| runtime.workqueue(Engine::NAME).build());
             let workqueue = workqueue.unwrap_or_else(|_| runtime.events().clone());
-            Self { engine: Engine::new(workqueue, Linux) }
+            Self { engine: Engine::new((workqueue, runtime.events().clone()), Linux) }
         });
         Self::clone(&own)
     }
@@ -96,7 +96,8 @@ impl Durable {
     /// With other system calls, for tests of faults.
     #[doc(hidden)]
     pub fn with_system(runtime: &Runtime, system: impl System) -> Result<Self, WorkqueueError> {
-        Ok(Self { engine: Engine::new(Engine::workqueue(runtime)?, system) })
+        let workqueues = (Engine::workqueue(runtime)?, runtime.events().clone());
+        Ok(Self { engine: Engine::new(workqueues, system) })
     }
 
     /// Begins to make all of a file durable, as it is now. A new file is found after a crash only
@@ -128,6 +129,17 @@ impl Durable {
         refused.unwrap_or_else(|| self.begin(directory, Kind::All))
     }
 
+    /// [`Durable::fsync_dir`], and waits, as [`Durable::fsync_and_wait`] does.
+    ///
+    /// # Errors
+    /// As [`Durable::fsync_and_wait`].
+    pub fn fsync_dir_and_wait(&self, directory: &impl Description) -> Result<(), DurabilityError> {
+        match self.refuse_dir(directory.file()) {
+            Some(refused) => refused.wait(),
+            None => self.wait_for(directory, Kind::All),
+        }
+    }
+
     /// The answer to a caller that gives something else for a directory.
     pub(crate) fn refuse_dir(&self, file: &File) -> Option<Synced> {
         let error = no_directory(file)?;
@@ -143,6 +155,25 @@ impl Durable {
         let synced = self.ask(&parent(path.as_ref())?, Kind::All, 1, true);
         self.engine.go_on();
         Ok(synced)
+    }
+
+    /// [`Durable::sync_parent`], and waits, as [`Durable::fsync_and_wait`] does.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// # let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("new");
+    /// std::fs::File::create(&path)?;
+    /// drop(runtime); // also then
+    /// durable.sync_parent_and_wait(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the directory cannot be opened, or the path has none, or if it did not become durable.
+    pub fn sync_parent_and_wait(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        Ok(self.wait_for(&parent(path.as_ref())?, Kind::All)?)
     }
 
     /// Begins to make at least these bytes of a file durable, and what is needed to read them. No
@@ -237,8 +268,10 @@ impl Durable {
     /// [`Durable::fdatasync`] for callers that have neither a thread to spare for waiting nor a
     /// future: calls `done` with the verdict. If nothing else is under way, this thread does the
     /// sync, as in [`Durable::fdatasync_and_wait`], and then the call. Otherwise this returns at
-    /// once, and the worker that did the sync makes the call. `done` delays the callers that are
-    /// told after it, so it should not block. It may sync again, also with this function.
+    /// once, and a worker makes the call: the one that did the sync, or one of `events` if
+    /// `workqueue/durable/max_active` is set. `done` delays the callers that are told after it, so it
+    /// should not take long. It may sync again, also with this function, and wait for that, unless
+    /// the `max_active` of `events` is set, too.
     ///
     /// ```
     /// # use homing_durable::Durable;
@@ -264,7 +297,7 @@ impl Durable {
         let asks = Asks { synced: self.begin(file, Kind::Data), call: Some(Box::new(done)) };
         if is_deep {
             // The verdict may be there already, so a worker asks for the call.
-            self.engine.execute(move || drop(asks));
+            self.engine.execute_calls(move || drop(asks));
         }
     }
 

@@ -35,6 +35,9 @@ pub(crate) struct Engine {
     gathered: Condvar,
     pub(crate) system: Box<dyn System>,
     workqueue: Workqueue,
+    /// Where functions of callers are called if the other one may have few items at a time: they may
+    /// wait for its next item.
+    events: Workqueue,
     pub(crate) settings: Settings,
     pub(crate) crowd: Crowd,
     /// The device that [`Engine::meet`] met last, if its filesystem can be committed: it need not
@@ -61,13 +64,17 @@ impl Engine {
         runtime.workqueue(Self::NAME).mem_reclaim().build()
     }
 
-    pub(crate) fn new(workqueue: Workqueue, system: impl System) -> Arc<Self> {
+    pub(crate) fn new(
+        (workqueue, events): (Workqueue, Workqueue),
+        system: impl System,
+    ) -> Arc<Self> {
         let failures = if system.is_real() { Failures::of_process() } else { Failures::default() };
         Arc::new(Self {
             files: Mutex::new(Files::with(failures)),
             gathered: Condvar::new(),
             system: Box::new(system),
             workqueue,
+            events,
             settings: Settings::default(),
             crowd: Crowd::default(),
             met: AtomicU64::new(u64::MAX),
@@ -153,6 +160,18 @@ impl Engine {
     pub(crate) fn execute(&self, work: impl FnOnce() + Send + 'static) {
         // Any thread may hand on the work of other callers here, also an item whose runtime ends.
         self.workqueue.execute_for_accepted(work);
+    }
+
+    /// As [`Engine::execute`], for work that calls functions of callers: those may wait for a sync.
+    pub(crate) fn execute_calls(&self, calls: impl FnOnce() + Send + 'static) {
+        let workqueue = if self.is_limited() { &self.events } else { &self.workqueue };
+        workqueue.execute_for_accepted(calls);
+    }
+
+    /// Whether the workqueue may have so many items at a time and no more. A thread that runs one of
+    /// them must not call a function of a caller, then.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.workqueue.max_active().is_some()
     }
 
     /// Begins whatever can be begun.
@@ -447,9 +466,10 @@ impl Engine {
             // The functions called may wait for somebody who waits for the next job.
             mine.take().into_iter().for_each(|job| self.hand_over(job));
         }
-        if calls && by_ring {
-            // The functions called may take long, and others wait for the ring's thread.
-            self.execute(move || drop(telling));
+        if calls && (by_ring || self.is_limited()) {
+            // The functions called may take long, and others wait for the ring's thread, or for this
+            // one to be done.
+            self.execute_calls(move || drop(telling));
         } else {
             drop(telling);
         }

@@ -93,7 +93,8 @@ impl Loss {
                 "no record is lost, and its room is free once the log is cut off or opened again"
             }
             Self::NotBegun => {
-                "it has not begun, and nothing is known to be lost: a call that waits does it still"
+                "it has not begun, and nothing is known to be lost: a call that waits (`..._and_wait`) does it \
+                 still"
             }
         };
         advice.to_owned()

@@ -242,7 +242,21 @@ impl Lead {
             // Callers that are told may wait for somebody who waits for the next sync.
             self.shared.hand_over(&self.engine);
         }
-        tell(group, &verdict);
+        if self.engine.is_limited() {
+            let calls = Calls(group, verdict);
+            self.engine.execute_calls(move || drop(calls));
+        } else {
+            tell(group, &verdict);
+        }
+    }
+}
+
+/// Dropping it makes the calls.
+struct Calls(Vec<Call>, Verdict);
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        tell(std::mem::take(&mut self.0), &self.1);
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use homing_control::AttributeTree;
 use homing_durable::{
     DurabilityError, Durable, Failure, Kind, SharedFile, Sharing, Strategy, System,
 };
@@ -294,5 +295,37 @@ fn a_call_may_sync_again_however_often() {
         assert_eq!(ended.recv().unwrap(), failed);
         world.disk.fail(FDATASYNC, &all[0], 1);
         let _ = world.durable.fdatasync_and_wait(&all[0]);
+    }
+}
+
+/// A call may wait for the next sync, also where few may run at a time.
+#[test]
+fn calls_that_wait_for_syncs_do_not_use_up_the_workqueues_limit() {
+    let world = World::new();
+    world.runtime.attributes().set("workqueue/durable/max_active", "1").unwrap();
+    world.durable.set_sharing(Sharing::Together);
+    let all = descriptions(&world.folder.path().join("shared"), 2);
+    let shared = SharedFile::new(all.clone()).unwrap();
+    let (file, other) = (all[0].clone(), Arc::new(world.file("other")));
+    for is_shared in [false, true] {
+        let (sender, receiver) = mpsc::channel();
+        world.durable.fdatasync(&file).detach();
+        for _ in 0..20 {
+            let (durable, other, sender) = (world.durable.clone(), other.clone(), sender.clone());
+            let done = move |verdict: Result<(), _>| {
+                let next = verdict.and_then(|()| durable.fsync(&other).wait());
+                sender.send(next).unwrap();
+            };
+            if is_shared {
+                world.durable.fdatasync_shared(&shared, done);
+            } else {
+                world.durable.fdatasync(&file).detach();
+                world.durable.fdatasync_and_then(&file, done);
+            }
+        }
+        for told in 0..20 {
+            let verdict = receiver.recv_timeout(Duration::from_secs(20));
+            verdict.unwrap_or_else(|error| panic!("{told} of 20: {error}")).unwrap();
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! records are needed. Then the segments before that are removed, while further writes go on. A
 //! crash leaves some of them, which are removed when the log is next opened.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use homing_runtime::blocking;
@@ -11,7 +12,7 @@ use crate::commit;
 use crate::durable::Kind;
 use crate::engine::runtime_ended;
 use crate::error::Loss;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use crate::synced::{Outcome, Verdict};
 use crate::system::Failure;
 
@@ -27,6 +28,50 @@ pub(super) struct Cuts {
     running: Option<Arc<Outcome>>,
     /// A thread removes, or will in a moment: no other may.
     pub(super) led: bool,
+    /// What readers have still to open.
+    pub(super) pins: Arc<Pins>,
+}
+
+/// Segments that readers have still to open, by their first records, with the number of readers. No
+/// segment from the first of them on is removed.
+#[derive(Debug, Default)]
+pub(super) struct Pins(Mutex<BTreeMap<u64, usize>>);
+
+/// A reader's segment. Dropping it lets it be removed, by the next cut.
+#[derive(Debug)]
+pub(super) struct Pin {
+    pins: Arc<Pins>,
+    first: u64,
+}
+
+impl Pins {
+    pub(super) fn pin(self: &Arc<Self>, first: u64) -> Pin {
+        *lock(&self.0).entry(first).or_default() += 1;
+        Pin { pins: Arc::clone(self), first }
+    }
+
+    fn first(&self) -> Option<u64> {
+        lock(&self.0).keys().next().copied()
+    }
+}
+
+impl Pin {
+    /// Another pin of the same log.
+    pub(super) fn of_same(&self, first: u64) -> Self {
+        self.pins.pin(first)
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut pins = lock(&self.pins.0);
+        if let Some(count) = pins.get_mut(&self.first) {
+            *count -= 1;
+            if *count == 0 {
+                pins.remove(&self.first);
+            }
+        }
+    }
 }
 
 /// Segments, by their first records, and the outcomes that are told when they are gone.
@@ -72,9 +117,18 @@ impl Shared {
     /// Lets a worker remove what is to be removed, and what is by then. Only for the thread that
     /// got `true` from [`Cuts::begins`].
     pub(super) fn remove_later(self: Arc<Self>) {
+        self.remove(false);
+    }
+
+    /// As [`Shared::remove_later`], or on this thread.
+    pub(super) fn remove(self: Arc<Self>, here: bool) {
         let engine = Arc::clone(&self.engine);
         let remove = Remove { shared: Some(self) };
-        engine.execute(move || remove.run());
+        if here {
+            remove.run();
+        } else {
+            engine.execute(move || remove.run());
+        }
     }
 
     /// Removes what is to be removed. Returns which outcomes are to be told, what they are told,
@@ -83,7 +137,12 @@ impl Shared {
         let Removal { segments, outcomes } = {
             let cuts = &mut self.state().cuts;
             cuts.running = cuts.next.outcomes.last().cloned();
-            std::mem::take(&mut cuts.next)
+            let mut removal = std::mem::take(&mut cuts.next);
+            if let Some(pinned) = cuts.pins.first() {
+                let is_needed = |first: &mut u64| *first >= pinned;
+                cuts.next.segments.extend(removal.segments.extract_if(.., is_needed));
+            }
+            removal
         };
         let failed = |failure: Failure, loss| {
             Err(commit::error(self.id, &self.folder.file, Kind::All, &failure).with(loss))

@@ -49,6 +49,19 @@ pub(super) struct Folder {
     pub(super) file: File,
 }
 
+/// A way into the folder that lasts when the log has been closed. It keeps no lock.
+pub(super) struct Entrance {
+    inside: PathBuf,
+    _file: File,
+}
+
+impl Entrance {
+    /// Where that segment is found.
+    pub(super) fn segment(&self, first: u64) -> PathBuf {
+        self.inside.join(segment(first))
+    }
+}
+
 impl Drop for Folder {
     /// Closing the file is not enough: a child process that another thread has just begun also has
     /// it, and with it the lock, until the child runs its program.
@@ -62,8 +75,12 @@ impl Folder {
     pub(super) fn open(system: &dyn System, path: &Path) -> Result<Self, LogError> {
         let io = |action| move |source| LogError::Io { action, path: path.to_owned(), source };
         match fs::create_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let text = format!("{error}: the folder that it is to be in must exist");
+                return Err(io("make the folder")(io::Error::new(error.kind(), text)));
+            }
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(io("make")(error));
+                return Err(io("make the folder")(error));
             }
             _ if !path.is_dir() => return Err(LogError::NotALog { path: path.to_owned() }),
             _ => {}
@@ -104,6 +121,11 @@ impl Folder {
     /// Where that segment is found.
     pub(super) fn segment(&self, first: u64) -> PathBuf {
         self.inside.join(segment(first))
+    }
+
+    pub(super) fn entrance(&self) -> io::Result<Entrance> {
+        let file = self.file.try_clone()?;
+        Ok(Entrance { inside: inside(&file, &self.path)?, _file: file })
     }
 
     /// The length of that segment in bytes; 0 if there is none.

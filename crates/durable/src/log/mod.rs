@@ -248,6 +248,10 @@ impl Log {
     /// Adds a record in memory: it is durable only once this record, or a later one, has been
     /// committed. The log holds all appended records in memory until then, however much that is.
     ///
+    /// A record cannot be taken back. If a program appends a change and then cannot make it, it must
+    /// change nothing further, nor cut the log off, until it has opened the log again and made the
+    /// change from there.
+    ///
     /// # Errors
     /// [`LogError::TooLong`], [`LogError::Exhausted`], and [`LogError::Failed`] after a failed
     /// flush.
@@ -297,7 +301,7 @@ impl Log {
     /// As [`Log::commit`].
     pub fn commit_and_wait(&self, sequence: Sequence) -> Result<(), DurabilityError> {
         loop {
-            let verdict = self.try_commit(sequence);
+            let verdict = self.try_here(|state| state.ask(sequence), false);
             // If the runtime has ended before a worker could write it, this thread tries again.
             if !verdict.as_ref().is_err_and(DurabilityError::has_not_begun) {
                 return verdict;
@@ -305,10 +309,23 @@ impl Log {
         }
     }
 
-    fn try_commit(&self, sequence: Sequence) -> Result<(), DurabilityError> {
+    /// As [`Log::begin`], and waits; this thread writes, if nobody else does, and if `removes`, it
+    /// removes.
+    fn try_here(
+        &self,
+        ask: impl FnOnce(&mut State) -> Result<Synced, Arc<Outcome>>,
+        removes_here: bool,
+    ) -> Result<(), DurabilityError> {
         let mut state = self.shared.state();
-        let synced = match state.ask(sequence) {
-            Ok(synced) => synced,
+        let synced = match ask(&mut state) {
+            Ok(synced) => {
+                if state.cuts.begins() {
+                    drop(state);
+                    Arc::clone(&self.shared).remove(removes_here);
+                    return synced.wait();
+                }
+                synced
+            }
             Err(outcome) => {
                 self.shared.has_come(&state);
                 if !std::mem::replace(&mut state.led, true) {
@@ -318,11 +335,14 @@ impl Log {
                     if more {
                         self.shared.lead_later();
                     }
-                    if removes {
-                        Arc::clone(&self.shared).remove_later();
+                    if removes && !removes_here {
+                        Arc::clone(&self.shared).remove(false);
                     }
                     told.tell();
-                    // What this thread has just written had its record in it.
+                    if removes && removes_here {
+                        Arc::clone(&self.shared).remove(true);
+                    }
+                    // What this thread has just written had its record in it, or began its cut.
                     return Synced::of(outcome).wait();
                 }
                 Synced::of(outcome)
@@ -385,7 +405,7 @@ impl Log {
     }
 
     /// The records that are durable now, beginning with this one, or with the first that is kept.
-    /// All segments that contain some are opened at once, so later cuts do not take them away.
+    /// Later cuts do not take them away: see [`Records`].
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -405,7 +425,8 @@ impl Log {
     pub fn records_from(&self, sequence: Sequence) -> Records {
         let state = self.shared.state();
         let (folder, from) = (&self.shared.folder, sequence.0.max(state.kept));
-        Records::new(folder, self.shared.log, &state.segments, from, state.durable)
+        let segments = (&state.segments, &state.cuts.pins);
+        Records::new(folder, self.shared.log, segments, from, state.durable)
     }
 
     /// Says that no record before this one is needed any more, and begins to remove the segments
@@ -414,13 +435,16 @@ impl Log {
     /// records are removed by whole segments. The space of the last segment is given back if none
     /// of its records is needed.
     ///
-    /// Await the result, or wait for it: then the space is free, also after a crash. Dropping it
-    /// changes nothing. An earlier crash leaves all of these records or none. As a side effect, all
+    /// Await the result, or wait for it: then the space is free, also after a crash; but for segments
+    /// that [`Records`] have still to reach, which the next cut removes. Dropping it changes nothing. An earlier crash leaves all of these records or none. As a side effect, all
     /// appended records become durable. If something is removed, this costs three flushes. Commits
     /// wait for the two that begin the new segment, but not for the removal of the old ones. If the
     /// disk is almost full, they also wait while spare segments are made. A failed flush closes the
     /// log, as that of a commit does. If a segment cannot be removed, nothing else happens, and the
     /// next cut tries again.
+    ///
+    /// If the runtime had ended before this began ([`DurabilityError::errno`] is `ECANCELED`), nothing
+    /// is lost: [`Log::truncate_before_and_wait`] still works.
     ///
     /// What you keep elsewhere in place of these records must be durable before this call. If you
     /// note elsewhere from where on the log is needed, do so from one thread at a time: a note that
@@ -430,6 +454,39 @@ impl Log {
     /// If a record before this one is not durable.
     pub fn truncate_before(&self, sequence: Sequence) -> Synced {
         self.begin(|state| state.cut(sequence))
+    }
+
+    /// [`Log::truncate_before`], and waits. If nobody else writes to the log, or cuts it off, the
+    /// caller's own thread does. So this works also when the runtime has ended.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("log");
+    /// let (log, _) = homing_durable::Log::open(&durable, &path)?;
+    /// let last = log.append(b"one")?;
+    /// log.commit_and_wait(last)?;
+    /// drop(runtime);
+    /// // What this record did is durable elsewhere.
+    /// log.truncate_before_and_wait(last.next())?;
+    /// assert_eq!(log.records().count(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`DurabilityError`], as of [`Log::truncate_before`].
+    ///
+    /// # Panics
+    /// As [`Log::truncate_before`].
+    pub fn truncate_before_and_wait(&self, sequence: Sequence) -> Result<(), DurabilityError> {
+        loop {
+            let verdict = self.try_here(|state| state.cut(sequence), true);
+            // If the runtime has ended before a worker could do its part, this thread tries again.
+            if !verdict.as_ref().is_err_and(DurabilityError::has_not_begun) {
+                return verdict;
+            }
+        }
     }
 
     /// Closes the log, for all clones: waits for what is under way, and unlocks the folder, so that

@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::iter::FusedIterator;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Sequence;
-use super::folder::{Folder, ReadAt, read_at, reopen};
+use super::cut::{Pin, Pins};
+use super::folder::{Entrance, Folder, ReadAt, read_at, reopen};
 use super::format::{HEADER_LEN, Header, Scan};
 
 /// A record that was appended.
@@ -21,11 +23,16 @@ pub struct Record {
 
 type Segment = Scan<BufReader<ReadAt<Arc<File>>>>;
 
+/// How many segments a reader opens at once.
+const OPEN_MAX: usize = 16;
+
 /// The records that were durable when this was made, beginning with the first that is kept, or with
-/// a later one. It holds the files open: segments that are removed meanwhile can still be read.
-/// After an error there are no further records.
+/// a later one. Segments that are cut off meanwhile can still be read: it holds up to 16 files open,
+/// and what it has not reached yet stays until a cut after that. But if the log is closed and opened
+/// again, what had been cut off before is removed then. After an error there are no further records.
 pub struct Records {
     segments: VecDeque<Segment>,
+    later: Option<Later>,
     /// The number of the last record read, or passed over.
     sequence: u64,
     /// Records up to this one are passed over.
@@ -34,35 +41,83 @@ pub struct Records {
     error: Option<io::Error>,
 }
 
+/// Segments that are opened when they are reached, one at least.
+struct Later {
+    entrance: Entrance,
+    folder: PathBuf,
+    log: u64,
+    /// By their first records. The first of them is pinned.
+    segments: VecDeque<u64>,
+    pin: Pin,
+}
+
+impl Later {
+    fn open(&self, first: u64) -> io::Result<Segment> {
+        open(&self.entrance.segment(first), &self.folder, self.log, first)
+    }
+}
+
+fn open(path: &Path, folder: &Path, log: u64, first: u64) -> io::Result<Segment> {
+    let named = |error: io::Error| {
+        let text =
+            format!("the segment of record {first} of the log {}: {error}", folder.display());
+        io::Error::new(error.kind(), text)
+    };
+    let (file, length) = reopen(path).map_err(named)?;
+    let header = Header { log, first, kept: first };
+    Ok(Scan::new(read_at(file, HEADER_LEN as u64), &header, length))
+}
+
 impl Records {
     /// The records from `from` up to `last`, which stand in these segments.
     pub(super) fn new(
         folder: &Folder,
         log: u64,
-        segments: &VecDeque<u64>,
+        (segments, pins): (&VecDeque<u64>, &Arc<Pins>),
         from: u64,
         last: u64,
     ) -> Self {
         let is_needed = |(index, first): &(usize, &u64)| {
             **first <= last && segments.get(index + 1).is_none_or(|next| *next > from)
         };
-        let open = |first: u64| {
-            let (file, length) = reopen(&folder.segment(first))?;
-            let header = Header { log, first, kept: first };
-            Ok(Scan::new(read_at(file, HEADER_LEN as u64), &header, length))
+        let needed = segments.iter().enumerate().filter(is_needed).map(|(_, first)| *first);
+        let mut needed: VecDeque<_> = needed.collect();
+        let later = needed.split_off(needed.len().min(OPEN_MAX));
+        let opened = || {
+            let now =
+                needed.iter().map(|first| open(&folder.segment(*first), &folder.path, log, *first));
+            let now: VecDeque<_> = now.collect::<io::Result<_>>()?;
+            let Some(first) = later.front() else { return Ok((now, None)) };
+            let pin = pins.pin(*first);
+            let (entrance, folder) = (folder.entrance()?, folder.path.clone());
+            Ok((now, Some(Later { entrance, folder, log, segments: later, pin })))
         };
-        let needed = segments.iter().enumerate().filter(is_needed);
-        let opened: io::Result<VecDeque<_>> = needed.map(|(_, first)| open(*first)).collect();
-        let (segments, error) = match opened {
-            Ok(segments) => (segments, None),
-            Err(error) => (VecDeque::new(), Some(error)),
+        let ((segments, later), error) = match opened() {
+            Ok(opened) => (opened, None),
+            Err(error) => ((VecDeque::new(), None), Some(error)),
         };
         let sequence = segments.front().map_or(last, |scan: &Segment| scan.sequence);
-        Self { segments, sequence, before: from.saturating_sub(1), last, error }
+        Self { segments, later, sequence, before: from.saturating_sub(1), last, error }
+    }
+
+    /// Opens the next segment when the last open one has been read.
+    fn open_next(&mut self) -> io::Result<()> {
+        let Some(later) = &mut self.later else { return Ok(()) };
+        let next = later.segments.front().copied();
+        let Some(first) = next.filter(|first| *first == self.sequence + 1) else { return Ok(()) };
+        self.segments.push_back(later.open(first)?);
+        later.segments.pop_front();
+        match later.segments.front() {
+            // Before the other one goes, so that no cut comes in between.
+            Some(next) => later.pin = later.pin.of_same(*next),
+            None => self.later = None,
+        }
+        Ok(())
     }
 
     fn read(&mut self) -> io::Result<Record> {
         let wanted = self.sequence + 1;
+        self.open_next()?;
         if self.segments.get(1).is_some_and(|next| next.sequence == self.sequence) {
             self.segments.pop_front();
         }
