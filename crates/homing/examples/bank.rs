@@ -17,6 +17,8 @@
 //!    ([`Accounts::write`]).
 //! 3. Records are cut off only when the pages that they changed are on the disk ([`Bank::checkpoint`]).
 //! 4. Doing a record again changes nothing more: it holds the new balances, not the amounts added.
+//! 5. If a change that is in the log cannot be made, only opening the bank again makes it whole: from
+//!    then on nothing is changed, and no record cut off ([`Bank::order`]).
 
 use std::error::Error;
 use std::fs::File;
@@ -24,7 +26,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -80,8 +82,10 @@ impl Background for OnWorkqueue {
 struct Bank {
     log: Log,
     accounts: CachedFile,
-    /// Held while a change is appended and made, so that both happen in the same order.
-    order: Mutex<()>,
+    /// Held while a change is appended and made, so that both happen in the same order. `false` if
+    /// one was appended and could not be made: a write to a page fails if the disk is full and no
+    /// memory is left.
+    order: Mutex<bool>,
 }
 
 impl Bank {
@@ -106,7 +110,7 @@ impl Bank {
         let cache = PageCache::builder(2 << 20).background(background).build()?;
         let backing = Accounts { file, durable, log: log.clone() };
         let accounts = cache.open(Arc::new(backing), &cache.group("accounts").build())?;
-        let bank = Self { log, accounts, order: Mutex::new(()) };
+        let bank = Self { log, accounts, order: Mutex::new(true) };
         for record in bank.log.records() {
             bank.apply(&record?.data)?;
         }
@@ -120,10 +124,17 @@ impl Bank {
         Ok(u64::from_le_bytes(balance))
     }
 
+    /// Rule 5.
+    fn whole(&self) -> io::Result<MutexGuard<'_, bool>> {
+        let order = self.order.lock().unwrap();
+        let text = "a transfer is made in part: open the bank again";
+        if *order { Ok(order) } else { Err(io::Error::other(text)) }
+    }
+
     /// When this has returned, the transfer is there, whatever happens.
     fn transfer(&self, from: u64, to: u64, amount: u64) -> Result<(), Box<dyn Error>> {
         let sequence = {
-            let _order = self.order.lock().unwrap();
+            let mut order = self.whole()?;
             let amount = amount.min(self.balance(from)?);
             if amount == 0 || from == to {
                 return Ok(());
@@ -132,7 +143,9 @@ impl Bank {
             let change = [from, self.balance(from)? - amount, to, self.balance(to)? + amount]
                 .map(u64::to_le_bytes);
             let sequence = self.log.append(change.as_flattened())?;
-            self.apply(change.as_flattened())?;
+            let made = self.apply(change.as_flattened());
+            *order = made.is_ok();
+            made?;
             sequence
         };
         // Not under the lock: transfers that come meanwhile share the next flush.
@@ -157,7 +170,7 @@ impl Bank {
         // While nobody else holds the lock, every change that was appended has been made in its
         // page, too.
         let last = {
-            let _order = self.order.lock().unwrap();
+            let _order = self.whole()?;
             self.log.last_sequence()
         };
         self.log.commit_and_wait(last)?;

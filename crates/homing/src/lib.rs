@@ -21,7 +21,11 @@
 //!
 //! `docs/workqueues.md` is the guide to workqueues, for readers who know the kernel's.
 //!
-//! This crate is the facade: it re-exports what programs use and contains no code of its own.
+//! This crate is the facade: it re-exports what programs use and contains no code of its own. Examples
+//! name the crate that something is from (`homing_runtime`, `homing_cache`, `homing_durable`,
+//! `homing_topology`, `homing_control`): write `homing` there, `homing::pages` for
+//! `homing_cache::pages`, and `homing::control` for `homing_control`. Names that say little without
+//! their crate are longer here: `homing_durable::Record` is [`LogRecord`], for one.
 #![forbid(unsafe_code)]
 
 // The public interface is:
@@ -36,9 +40,9 @@ pub use homing_durable::DurableAttributes;
 pub use homing_durable::{
     Backend as DurableBackend, Batch as SyncBatch, Counters as DurableCounters, Description,
     DurabilityError, Durable, Fsync, Histogram, Kind as SyncKind, Log, LogError,
-    Record as LogRecord, Records as LogRecords, Recovery as LogRecovery, Sequence as LogSequence,
-    SharedFile, Sharing as DurableSharing, Strategy as DurableStrategy, Synced, SyncedMany,
-    WriteBack as DurableWriteBack,
+    RECORD_LENGTH_MAX as LOG_RECORD_LENGTH_MAX, Record as LogRecord, Records as LogRecords,
+    Recovery as LogRecovery, Sequence as LogSequence, SharedFile, Sharing as DurableSharing,
+    Strategy as DurableStrategy, Synced, SyncedMany, WriteBack as DurableWriteBack,
 };
 #[cfg(feature = "control")]
 pub use homing_runtime::RuntimeAttributes;
