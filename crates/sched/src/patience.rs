@@ -6,7 +6,7 @@ use crate::facts::Facts;
 use crate::features::Features;
 use crate::layout::{Layout, QueueId};
 use crate::mask::Pod;
-use crate::pull::Reach;
+use crate::pull::{Reach, beyond_pod};
 
 /// No wake-up is assumed to take longer than this, in nanoseconds. If one does, other threads want
 /// the CPUs, and it is not the waking that takes so long.
@@ -75,11 +75,14 @@ pub(crate) fn patience_ns(
     if more_than_enough { patience_ns } else { 0 }
 }
 
-/// Whether items of other pools wait for the CPUs that share a queue.
+/// Whether items of other pools wait for the CPUs that share a queue: in queues of fewer CPUs, or of
+/// more.
 fn others_wait(layout: &Layout, facts: &impl Facts, queue: QueueId, own: &CpuSet) -> bool {
     facts.pools().iter().filter(|pool| *pool != queue.pool).any(|pool| {
+        let wider = layout.queue(pool, facts.attributes(pool), queue.leader);
         let leaders = layout.leaders(facts.attributes(pool).level()).and(own);
-        leaders.iter().any(|leader| facts.waiting(QueueId { pool, leader }) > 0)
+        facts.waiting(wider) > 0
+            || leaders.iter().any(|leader| facts.waiting(QueueId { pool, leader }) > 0)
     })
 }
 
@@ -88,7 +91,7 @@ pub(crate) fn nearest_reach(layout: &Layout, queue: QueueId, pod: &CpuSet, idle:
     if idle.intersects(pod) {
         return Reach::Home;
     }
-    let rings = layout.rings(queue.leader);
-    let ring = rings.iter().position(|ring| ring.intersects(idle)).unwrap_or(0);
-    Reach::ALL[1..][ring.min(2)]
+    let nearest = layout.rings(queue.leader).iter().find(|ring| ring.intersects(idle));
+    let one = nearest.and_then(|ring| ring.and(idle).first());
+    one.map_or(Reach::Llc, |cpu| beyond_pod(layout, queue.leader, cpu))
 }

@@ -141,7 +141,7 @@ pub fn reach(layout: &Layout, facts: &impl Facts, queue: QueueId, cpu: CpuId) ->
 }
 
 /// How far it is between CPUs of different pods.
-fn beyond_pod(layout: &Layout, leader: CpuId, cpu: CpuId) -> Reach {
+pub(crate) fn beyond_pod(layout: &Layout, leader: CpuId, cpu: CpuId) -> Reach {
     let numa = layout.pods(Scope::Numa);
     if layout.rings(cpu)[0].contains(leader) {
         Reach::Llc
@@ -561,5 +561,44 @@ mod tests {
             assert_eq!(takers(&facts).len(), 10, "nobody of the mask is left: anyone");
             facts.active = cpus("0-15");
         }
+    }
+
+    #[test]
+    fn an_orphaned_pod_behind_one_that_has_a_worker_is_found() {
+        let layout = layout("1x1x4x1");
+        let mut facts = Given::new(&layout, &[strict(Scope::Cpu)]);
+        facts.active = cpus("0-1,3");
+        for cpu in [1, 2] {
+            facts.put(&layout, 0, cpu, 1, facts.now_ns);
+        }
+        assert_eq!(next(&layout, &facts, 0, FRESH), Ok((2, Reach::Llc)));
+    }
+
+    #[test]
+    fn patience_for_what_is_near_ends_whether_or_not_issuers_wait() {
+        let layout = layout(GRID);
+        let mut facts = Given::new(&layout, &[loose(Scope::Smt)]);
+        facts.issuers_are_busy = true;
+        facts.put(&layout, 0, 2, 1, facts.now_ns);
+        let since = Idle::Since(facts.now_ns - IDLE_PATIENCE_NS);
+        assert_eq!(next(&layout, &facts, 0, since), Ok((2, Reach::Llc)));
+        facts.waiting.clear();
+        facts.put(&layout, 0, 4, 1, facts.now_ns);
+        assert!(next(&layout, &facts, 0, since).is_err(), "beyond the cache it goes on");
+    }
+
+    #[test]
+    fn others_have_too_many_where_their_items_take_as_long_as_a_fetch_and_each_has_one() {
+        let layout = layout(GRID);
+        let taken = |item_ns, items, mask: Option<CpuSet>| {
+            let mut facts = Given::new(&layout, &[loose(Scope::Cache)]);
+            (facts.item_ns, facts.masks) = (item_ns, vec![mask]);
+            facts.put(&layout, 0, 4, items, facts.now_ns);
+            next(&layout, &facts, 0, Idle::Rested(facts.now_ns)).is_ok()
+        };
+        let fetch_ns = Reach::Node.cost_ns();
+        assert!(taken(fetch_ns, 4, None) && !taken(fetch_ns - 1, 4, None));
+        assert!(!taken(fetch_ns, 2, None), "two of four have nothing to do");
+        assert!(taken(fetch_ns, 2, Some(cpus("0,4-5"))), "the other two may not");
     }
 }
