@@ -550,4 +550,111 @@ mod tests {
         let used = drive(&mut auto, 100, |_, _| 10_000);
         assert!(share(&used, Scope::Cpu) >= 1.0);
     }
+
+    #[test]
+    fn a_load_is_like_another_up_to_twice_as_much_either_way() {
+        let load = |length_ns, pace_ns| Load { length_ns, pace_ns };
+        for other in [load(200, 100), load(100, 200), load(50, 100), load(100, 50)] {
+            assert!(load(100, 100).is_like(&other), "{other:?}");
+        }
+        for other in [load(201, 100), load(100, 201), load(49, 100), load(100, 49)] {
+            assert!(!load(100, 100).is_like(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn of_two_neighbours_the_one_tried_less_often_is_next_and_its_windows_suit_the_waits() {
+        let mut auto = auto();
+        for (of, next_rest) in [(auto.settled + 1, 64), (auto.settled - 1, 8)] {
+            (auto.candidates[of].rest, auto.candidates[of].next_rest) = (1, next_rest);
+        }
+        for (waited_ns, window_ns) in
+            [(0, TRIAL_NS), (20_000_000, 80_000_000), (u64::MAX, 2 * WINDOW_NS)]
+        {
+            let mut auto = auto.clone();
+            auto.note(&Window { waited_ns, ..window(10_000, WINDOW_NS) });
+            let trial = auto.trial.unwrap();
+            assert_eq!((trial.candidate, trial.window_ns), (auto.settled - 1, window_ns));
+            assert_eq!((auto.window_ns(), auto.window_items()), (window_ns, WINDOW_ITEMS));
+        }
+    }
+
+    #[test]
+    fn after_the_probes_a_trial_begins_anew_with_longer_windows() {
+        let mut auto = auto();
+        auto.candidates[auto.settled + 1].rest = 1;
+        auto.note(&window(10_000, WINDOW_NS));
+        for _ in 0..PROBES {
+            auto.note(&window(10_000, TRIAL_NS));
+            auto.note(&window(9_000, TRIAL_NS));
+        }
+        let trial = auto.trial.unwrap();
+        assert_eq!((trial.probes, trial.pace.pairs, trial.cost.pairs), (false, 0, 0));
+        assert_eq!(
+            (auto.window_ns(), auto.window_items()),
+            (LONGER * TRIAL_NS, LONGER * WINDOW_ITEMS)
+        );
+    }
+
+    fn gains(of: &[i64]) -> Gains {
+        let mut gains = Gains::default();
+        for gain in of {
+            gains.note(10_000, (10_000 - gain).cast_unsigned());
+        }
+        gains
+    }
+
+    #[test]
+    fn one_window_that_is_unlike_the_others_decides_nothing() {
+        assert_eq!(gains(&[300, 310, -9_000, 290, 300, 305, 295, 300]).finding(), Finding::Better);
+        assert_eq!(gains(&[300, 310, -9_000, 290]).finding(), Finding::Unclear, "too few");
+        // It may be as good, by what is known.
+        assert_eq!(gains(&[-4_000, 3_000, -4_000, 3_000, -1_000, 0]).finding(), Finding::NotBetter);
+    }
+
+    #[test]
+    fn what_costs_less_is_no_better_where_fewer_items_are_done() {
+        let verdict = |pace: i64| {
+            let pace = gains(&[pace; 8]);
+            let cost = gains(&[500; 8]);
+            let (settled, window_ns) = (None, TRIAL_NS);
+            Trial { candidate: 0, probes: false, window_ns, settled, pace, cost }.verdict()
+        };
+        assert_eq!([verdict(-10), verdict(0), verdict(10)], [Some(false), Some(true), Some(true)]);
+    }
+
+    #[test]
+    fn where_it_came_from_is_tried_later_and_nothing_rests_for_ever() {
+        let mut auto = auto();
+        let first = auto.settled;
+        let wider = |scope: Scope, _| 20_000 - 1_000 * scope.index() as u64;
+        while auto.settled == first {
+            drive(&mut auto, 1, wider);
+        }
+        let rests = |auto: &Auto| auto.candidates.iter().map(|of| of.rest).collect::<Vec<_>>();
+        assert_eq!(rests(&auto)[first], 2 * REST_MIN);
+        assert!(rests(&auto).iter().filter(|rest| **rest == REST_MIN).count() > 2);
+        drive(&mut auto, 5_000, wider);
+        assert!(auto.candidates.iter().all(|of| of.next_rest <= REST_MAX), "{auto:?}");
+        assert!(auto.candidates.iter().any(|of| of.next_rest == REST_MAX), "{auto:?}");
+    }
+
+    #[test]
+    fn begins_with_the_narrowest_name_of_the_scope_that_is_asked_for() {
+        let layout = Layout::new(&Machine::from_grid("2x4x2").unwrap()).unwrap();
+        assert_eq!(Auto::new(&layout, Scope::Cache).scope(), Scope::CacheShard);
+    }
+
+    #[test]
+    fn the_pull_cost_of_long_items_is_by_their_length_and_needs_enough_of_both_kinds() {
+        let mut auto = auto();
+        let mut note = |home, fetched_ns: u64| {
+            let mut window = window_of(home, 320_000, WINDOW_NS);
+            window.taken[Reach::Node as usize] = Taken { items: 200, ran_ns: 200 * fetched_ns };
+            auto.note(&window);
+            auto.pull_cost().percent()
+        };
+        assert_eq!(note(COMPARED_ITEMS - 1, 900_000), 100, "too few");
+        assert_eq!(note(1_000, 340_000), 100, "20 us are a 16th");
+    }
 }

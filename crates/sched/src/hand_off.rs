@@ -156,4 +156,31 @@ mod tests {
             assert_eq!(hand_off(&facts), HandOff::Inline, "{facts:?}");
         }
     }
+
+    #[test]
+    fn issuers_take_a_cpu_each_but_no_more_than_where_they_are() {
+        let mut places = IssuersPlaces::default();
+        (0..3).for_each(|others| places.add(4, others));
+        places.add(1, 0); // pinned
+        assert_eq!((places.beside, places.seated), (5, 4));
+        assert_eq!(places.taken(24, 3), 3, "no more than there are issuers");
+        assert_eq!(places.taken(24, 9), 4, "20 are left: they are crowded");
+        assert_eq!(places.taken(4, 9), 5, "none is left");
+        let mut many = IssuersPlaces::default();
+        (0..10).for_each(|others| many.add(12, others));
+        assert_eq!((many.taken(12, 20), many.taken(11, 20)), (10, 12), "a sixth, and less");
+    }
+
+    #[test]
+    fn an_item_of_four_hand_offs_is_worth_it() {
+        let facts = |item_ns| HandOffFacts {
+            item_ns,
+            issuer_has_more: true,
+            spare_cpu_count: 1,
+            spare_of_late: 1,
+            idle_of_late: true,
+        };
+        assert_eq!(hand_off(&facts(4 * HAND_OFF_NS)), HandOff::Queue);
+        assert_eq!(hand_off(&facts(4 * HAND_OFF_NS - 1)), HandOff::Inline);
+    }
 }

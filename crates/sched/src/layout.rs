@@ -351,6 +351,7 @@ mod tests {
         assert!(rings(0).eq(["0,1", "2", "3"]));
         assert!(rings(1).eq(["0,1", "3", "2"]));
         assert_eq!(layout.searches(cpu(1)).next().unwrap().1, cpu(1));
+        assert_eq!(layout.leaders(Level::Shard).to_string(), "0-3", "no queue spans nodes");
     }
 
     #[test]
@@ -409,5 +410,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn caches_begin_to_search_behind_themselves() {
+        let layout = Layout::new(&Machine::from_grid("1x4x4x1").unwrap()).unwrap();
+        let starts = [0, 4, 8, 12].map(|first| layout.searches(cpu(first)).last().unwrap().1);
+        assert_eq!(starts, [4, 8, 12, 0].map(cpu));
+    }
+
+    #[test]
+    fn of_neighbours_as_near_the_next_one_is_taken() {
+        let layout = Layout::new(&Machine::from_grid("1x1x8x1").unwrap()).unwrap();
+        assert_eq!(layout.nearest_active(cpu(5), &"3,6".parse().unwrap()), cpu(6));
     }
 }

@@ -182,4 +182,11 @@ mod tests {
         let back = ran(100, &[0, 1, 2]);
         assert!(back[1] < 30, "it does not catch up on what it did not want: {back:?}");
     }
+
+    #[test]
+    fn a_batch_too_short_for_the_clock_counts_all_the_same() {
+        let mut shares = Shares::default();
+        shares.ran(PoolId(0), Nice::NORMAL, 0);
+        assert_eq!(shares.had_ns(PoolId(0)), BATCH_MIN_NS);
+    }
 }

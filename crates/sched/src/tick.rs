@@ -243,4 +243,61 @@ mod tests {
         assert_eq!(tick(&mostly_starved), Verdict::Fine);
         assert_eq!(tick(&Running { cpu_intensive_ns: 0, ..long }), Verdict::Fine);
     }
+
+    #[test]
+    fn an_issuer_is_held_up_at_once_for_what_is_long_and_not_while_it_waits_briefly() {
+        let layout = layout("1x2x2x1");
+        let mut facts = Given::new(&layout, &[loose(Scope::Cache)]);
+        (facts.idle, facts.now_ns) = (cpus("0"), 10_000_000);
+        facts.put(&layout, 0, 0, 1, facts.now_ns - TICK_AGE_NS);
+        let woken = |facts: &Given| overdue(&layout, facts).map(CpuId::index);
+        facts.occupied = cpus("0");
+        facts.item_ns = OCCUPIED_ITEM_MAX_NS - 1;
+        assert_eq!(woken(&facts), None);
+        facts.item_ns = OCCUPIED_ITEM_MAX_NS;
+        assert_eq!(woken(&facts), Some(0));
+        (facts.occupied, facts.waits, facts.item_ns) = (CpuSet::EMPTY, cpus("0"), 50_000);
+        assert_eq!(woken(&facts), Some(0), "nothing is known");
+        facts.issuer_wait = crate::IssuerWait::from_ns(10_000);
+        assert_eq!(woken(&facts), None);
+    }
+
+    #[test]
+    fn a_mask_is_kept_to_and_the_own_pod_comes_first() {
+        let machine = homing_topology::Machine::from_grid_siblings_last("1x1x4x2").unwrap();
+        let layout = Layout::new(&machine).unwrap();
+        let mut facts = Given::new(&layout, &[loose(Scope::Smt)]);
+        facts.put(&layout, 0, 0, 1, 0);
+        let woken = |facts: &Given| overdue(&layout, facts).map(CpuId::index);
+        facts.idle = cpus("1,4");
+        assert_eq!(woken(&facts), Some(4), "the sibling of 0");
+        facts.masks = vec![Some(cpus("0,2"))];
+        assert_eq!(woken(&facts), None, "neither may");
+        facts.idle = cpus("1,2,4");
+        assert_eq!(woken(&facts), Some(2));
+    }
+
+    #[test]
+    fn blocked_is_who_has_slept_for_nine_tenths_and_runs_an_item_for_long_enough() {
+        let at = |running_for_ns, on_cpu_ns, ready_ns| {
+            let elapsed_ns = 1_000_000;
+            let cpu_intensive_ns = CPU_INTENSIVE_NS;
+            let asleep_now = true;
+            let used_ns = 0;
+            let running = Running {
+                running_for_ns,
+                used_ns,
+                elapsed_ns,
+                on_cpu_ns,
+                ready_ns,
+                asleep_now,
+                cpu_intensive_ns,
+            };
+            tick(&running)
+        };
+        assert_eq!(at(BLOCKED_NS, 0, 0), Verdict::Blocked);
+        assert_eq!(at(BLOCKED_NS - 1, 0, 0), Verdict::Fine);
+        assert_eq!(at(BLOCKED_NS, 50_000, 50_000), Verdict::Blocked);
+        assert_eq!(at(BLOCKED_NS, 60_000, 60_000), Verdict::Fine);
+    }
 }

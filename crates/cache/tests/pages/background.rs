@@ -35,6 +35,63 @@ fn some_frames_are_kept_free() {
 }
 
 #[test]
+fn frames_are_freed_ahead_of_need_and_up_to_the_high_watermark() {
+    let jobs = ByHand::default();
+    let (cache, _, file) = open(jobs.clone());
+    let mut page = vec![0; PAGE];
+    let free = || cache.stats().frames - cache.stats().used;
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    for at in 0..3 * PAGES as u64 {
+        // Not in order, so nothing is read ahead.
+        file.read(at * 67 % (4 * PAGES as u64) * PAGE as u64, &mut page).unwrap();
+        before.push(free());
+        if jobs.run() > 0 {
+            after.push(free());
+        }
+    }
+    let frames = cache.stats().frames;
+    // The low watermark is never far, and almost each time that it is reached there is more.
+    assert!(*before.iter().min().unwrap() + 1 >= frames / 256, "{}", before.iter().min().unwrap());
+    let full = after.iter().filter(|free| **free == frames / 128).count();
+    assert!(10 * full > 9 * after.len(), "{full} of {}", after.len());
+}
+
+/// Nothing can be written back.
+#[test]
+fn between_target_and_trigger_writes_stay_in_the_cache() {
+    let (cache, disk, file) = open(Nobody);
+    cache.set_dirty(5, 20);
+    disk.failing.writes.store(1, SeqCst);
+    let frames = cache.stats().frames;
+    let page = |page: usize| (page * 67 % (4 * PAGES) * PAGE) as u64;
+    let accepted =
+        (0..2 * frames).take_while(|at| file.write(page(*at), &[1; PAGE]).is_ok()).count();
+    assert!((frames / 5..frames / 5 + 2).contains(&accepted), "{accepted} of {frames}");
+    // Once something can, it is as before.
+    disk.failing.writes.store(0, SeqCst);
+    file.flush_all().unwrap_err();
+    file.flush_all().unwrap();
+    let bypasses = || cache.stats().total.bypasses;
+    let before = bypasses();
+    for at in 0..2 * frames {
+        file.write(page(at), &[1; PAGE]).unwrap();
+    }
+    assert_eq!(bypasses(), before);
+}
+
+#[test]
+fn the_target_may_be_the_trigger() {
+    let (cache, _, file) = open(Nobody);
+    cache.set_dirty(5, 5);
+    let frames = cache.stats().frames;
+    for page in 0..frames {
+        file.write((page * 67 % (4 * PAGES) * PAGE) as u64, &[1; PAGE]).unwrap();
+    }
+    let stats = cache.stats().total;
+    assert!(stats.throttled > 0 && stats.bypasses == 0, "{stats:?}");
+}
+
+#[test]
 fn dirty_pages_come_down_to_the_target() {
     let jobs = ByHand::default();
     let (cache, disk, file) = open(jobs.clone());

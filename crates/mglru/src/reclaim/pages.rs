@@ -166,6 +166,29 @@ mod tests {
         assert_eq!(pages.totals(), [0, 1]);
     }
 
+    /// Has a page in use when it is asked for the first time.
+    #[derive(Debug, Default)]
+    struct InUseOnce {
+        asked: u32,
+    }
+
+    impl Sink for InUseOnce {
+        fn let_go(&mut self, _: &Victim) -> Fate {
+            self.asked += 1;
+            if self.asked == 1 { Fate::InUse } else { Fate::Gone }
+        }
+    }
+
+    #[test]
+    fn what_was_in_use_goes_the_next_time() {
+        let mut lruvec = Lruvec::new(Arc::new(Frames::new(1)), 0, Tunables::default(), 0).unwrap();
+        lruvec.insert(0, Arrival::new(Type::Clean));
+        let mut pages = LruvecPages::new(lruvec, InUseOnce::default());
+        assert_eq!(pages.evict(1, 0), Batch { scanned: 1, reclaimed: 0, written: 0 });
+        (1..4).for_each(|now_ms| pages.age(now_ms));
+        assert_eq!(pages.evict(1, 0), Batch { scanned: 1, reclaimed: 1, written: 0 });
+    }
+
     #[test]
     fn whoever_writes_is_woken_where_all_is_dirty() {
         let dirty = Arrival { dirty: true, ..Arrival::new(Type::Clean) };

@@ -105,6 +105,17 @@ fn dirty_pages_are_passed_over_and_go_first_once_they_are_written() {
 }
 
 #[test]
+fn nobody_is_woken_to_write_what_is_being_written() {
+    let mut lruvec = lruvec(8);
+    lruvec.insert(0, Arrival { dirty: true, ..Arrival::new(Type::Clean) });
+    lruvec.begin_write(0);
+    lruvec.set_dirty(0, true);
+    let report = lruvec.evict(1, Types::Clean, &mut Vec::new());
+    assert_eq!((report.unqueued_dirty, report.file_taken), (0, 1));
+    assert!(!report.wake_flusher());
+}
+
+#[test]
 fn a_dirty_victim_comes_back_while_it_is_written() {
     let mut lruvec = lruvec(8);
     for frame in 0..3 {

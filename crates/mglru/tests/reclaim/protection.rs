@@ -296,3 +296,163 @@ fn a_group_that_is_passed_over_says_nothing_about_the_others() {
         assert_eq!(second.agings > 0, ages, "{low}");
     }
 }
+
+/// Pages that count how often they are looked at, and of which only some are ever given.
+#[derive(Debug)]
+struct Scant {
+    pages: u64,
+    given_each: u64,
+    scans_left: u64,
+    aging: Aging,
+    asked: u64,
+}
+
+impl Pages for Scant {
+    fn totals(&self) -> [u64; 2] {
+        [0, self.pages]
+    }
+
+    fn inactive(&self, _: u16) -> u64 {
+        self.pages
+    }
+
+    fn need_aging(&self, _: u16) -> Aging {
+        self.aging
+    }
+
+    fn age(&mut self, _: u64) {
+        self.aging = Aging::No;
+    }
+
+    fn oldest_birth_ms(&self, _: u16) -> u64 {
+        0
+    }
+
+    fn evict(&mut self, budget: u64, _: u16) -> Batch {
+        self.asked += 1;
+        assert!(self.asked < 1_000_000, "it is asked for ever");
+        let scanned = budget.min(self.scans_left);
+        self.scans_left -= scanned;
+        Batch { scanned, reclaimed: self.given_each.min(scanned), written: 0 }
+    }
+}
+
+fn scant(pages: u64) -> Scant {
+    Scant { pages, given_each: 0, scans_left: u64::MAX, aging: Aging::No, asked: 0 }
+}
+
+#[test]
+fn the_background_ends_where_all_is_looked_at_and_nothing_goes() {
+    let mut groups = Groups::new();
+    groups.add(scant(1 << 16), Limits::default(), 1 << 16);
+    let goal = Goal { pages: 10, short: 0 };
+    let outcome = groups.run_background(&mut Background::new(Flags::V14), goal, 0);
+    assert!(outcome.reclaimed == 0 && outcome.scanned > 1 << 15, "{outcome:?}");
+}
+
+#[test]
+fn a_turn_that_finds_nothing_more_does_not_end_normally() {
+    for (left, ages) in [(u64::MAX, false), (70, true)] {
+        let mut groups = Groups::new();
+        groups.add(Scant { scans_left: left, ..scant(64_000) }, Limits::default(), 64_000);
+        let mut run = Background::new(Flags::V14);
+        // A turn is 125 pages.
+        let goal = Goal { pages: u64::MAX, short: 0 };
+        groups.background_round(&mut run, 9, goal, 0);
+        assert_eq!(run.flags()[0], ages, "{left}");
+    }
+}
+
+#[test]
+fn the_background_takes_what_is_low_once_nothing_else_is_left() {
+    let mut groups = Groups::new();
+    add(&mut groups, clean(1000), Limits { low: 1000, min: 100, ..Limits::default() });
+    let goal = Goal { pages: 300, short: 0 };
+    let outcome = groups.run_background(&mut Background::new(Flags::V14), goal, 0);
+    assert!((300..=900).contains(&outcome.reclaimed), "{outcome:?}");
+}
+
+#[test]
+fn the_background_looks_at_more_each_time_that_there_is_too_little() {
+    let mut groups = Groups::new();
+    let id = groups.add(Scant { given_each: 1, ..scant(1 << 16) }, Limits::default(), 1 << 16);
+    let goal = Goal { pages: 40_000, short: 0 };
+    groups.run_background(&mut Background::new(Flags::V14), goal, 0);
+    let asked = groups.group(id).unwrap().pages.asked;
+    assert!(asked < 2_000, "{asked}: the same part again and again");
+}
+
+#[test]
+fn the_background_gives_what_is_asked_for_beyond_the_watermark() {
+    let mut groups = Groups::new();
+    add(&mut groups, clean(1 << 16), Limits::default());
+    let goal = Goal { pages: 2000, short: 100 };
+    let outcome = groups.run_background(&mut Background::new(Flags::V14), goal, 0);
+    assert!(outcome.reclaimed >= 2000, "{outcome:?}");
+}
+
+#[test]
+fn what_is_within_min_is_not_aged() {
+    let mut groups = of_letters("CC");
+    groups.group_mut(GroupId(1)).unwrap().limits.min = 64_000;
+    let goal = Goal { pages: 100, short: 0 };
+    let outcome = groups.background_round(&mut Background::new(Flags::Off), 6, goal, 0);
+    assert_eq!(outcome.agings, 1);
+    assert_eq!(groups.group(GroupId(1)).unwrap().pages.agings, 0);
+}
+
+#[test]
+fn old_pages_within_min_open_no_others_that_are_young() {
+    let mut groups = Groups::new();
+    groups.min_ttl_ms = 1000;
+    let min = 1 << 16;
+    add(&mut groups, clean(min), Limits { min, ..Limits::default() });
+    add(&mut groups, Numbers { birth_ms: 5000, ..clean(1 << 16) }, Limits::default());
+    let goal = Goal { pages: 100, short: 0 };
+    let outcome = groups.run_background(&mut Background::new(Flags::V14), goal, 5001);
+    assert_eq!(outcome, Outcome { thrashing: true, ..Outcome::default() });
+}
+
+#[test]
+fn groups_that_are_all_small_are_not_thrashing_at_the_first_priority() {
+    let mut groups = Groups::new();
+    groups.min_ttl_ms = 1000;
+    add(&mut groups, clean(500), Limits::default());
+    let goal = Goal { pages: 100, short: 0 };
+    let outcome = groups.background_round(&mut Background::new(Flags::V14), 12, goal, 1000);
+    assert!(!outcome.thrashing, "{outcome:?}");
+}
+
+#[test]
+fn the_next_pass_begins_behind_the_group_that_had_enough() {
+    let mut groups = Groups::new();
+    for _ in 0..3 {
+        add(&mut groups, clean(6400), Limits::default());
+    }
+    let mut run = Background::new(Flags::V14);
+    for _ in 0..3 {
+        groups.background_round(&mut run, 6, Goal { pages: 100, short: 0 }, 0);
+    }
+    assert_eq!(usages(&groups), [6300; 3]);
+}
+
+#[test]
+fn however_much_is_asked_for_all_groups_give() {
+    let mut groups = Groups::new();
+    for _ in 0..2 {
+        add(&mut groups, clean(64_000), Limits::default());
+    }
+    groups.reclaim(60_000, 0);
+    let usages = usages(&groups);
+    assert!(usages[0].abs_diff(usages[1]) < 10_000, "{usages:?}");
+}
+
+#[test]
+fn nothing_is_aged_in_the_first_pass() {
+    let mut groups = Groups::new();
+    let old = Numbers { aging: Some(Aging::Must), ..clean(4096) };
+    let id = add(&mut groups, old, Limits::default());
+    let outcome = groups.reclaim_group(id, 1, 0);
+    // Priorities 12, 11, 10: too early, ages, gives a page of 1024.
+    assert_eq!((outcome.agings, outcome.reclaimed), (1, 4));
+}
