@@ -131,6 +131,15 @@ impl Durable {
 
     /// [`Durable::fsync_dir`], and waits, as [`Durable::fsync_and_wait`] does.
     ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// # let folder = tempfile::tempdir()?;
+    /// std::fs::File::create(folder.path().join("new"))?;
+    /// durable.fsync_dir_and_wait(&std::fs::File::open(folder.path())?)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Durable::fsync_and_wait`].
     pub fn fsync_dir_and_wait(&self, directory: &impl Description) -> Result<(), DurabilityError> {

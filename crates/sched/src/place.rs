@@ -255,4 +255,6 @@ fn comes_soon(facts: &impl Facts, awake: &CpuSet) -> bool {
 }
 
 #[cfg(test)]
+mod left_tests;
+#[cfg(test)]
 mod tests;

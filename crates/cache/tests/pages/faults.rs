@@ -14,7 +14,7 @@ use crate::disk::{ByHand, Disk, Shaky, smallest};
 
 const PAGE: usize = 512;
 
-fn open(backing: Arc<dyn Backing>) -> (PageCache, CachedFile, ByHand) {
+pub(crate) fn open(backing: Arc<dyn Backing>) -> (PageCache, CachedFile, ByHand) {
     let jobs = ByHand::default();
     let (cache, _) =
         smallest(|bytes| PageCache::builder(bytes).page_size(PAGE).background(jobs.clone()));
@@ -110,21 +110,21 @@ fn with_all_frames_dirty_and_nothing_written_nobody_waits_for_ever() {
 }
 
 /// A disk that stops in reads or writes until it is told how they end.
-struct Gate {
+pub(crate) struct Gate {
     disk: Arc<Disk>,
     reads: bool,
     entered: Mutex<Sender<u64>>,
     leave: Mutex<Receiver<Answer>>,
 }
 
-enum Answer {
+pub(crate) enum Answer {
     Succeed,
     Fail,
     Panic,
 }
 
 impl Gate {
-    fn new(disk: &Arc<Disk>, reads: bool) -> (Arc<Self>, Receiver<u64>, Sender<Answer>) {
+    pub(crate) fn new(disk: &Arc<Disk>, reads: bool) -> (Arc<Self>, Receiver<u64>, Sender<Answer>) {
         let ((entered, entries), (answers, leave)) = (channel(), channel());
         let (entered, leave) = (Mutex::new(entered), Mutex::new(leave));
         (Arc::new(Self { disk: disk.clone(), reads, entered, leave }), entries, answers)
@@ -409,7 +409,7 @@ fn past_the_cache_no_page_is_read_while_it_is_written() {
 }
 
 /// A disk on which a write that includes such a page fails as a whole.
-struct BadPages(Arc<Disk>, fn(u64) -> bool);
+pub(crate) struct BadPages(pub(crate) Arc<Disk>, pub(crate) fn(u64) -> bool);
 
 impl Backing for BadPages {
     fn size(&self) -> u64 {
@@ -452,55 +452,6 @@ fn a_page_that_cannot_be_written_keeps_no_other_from_the_disk() {
         let lost: Vec<_> = (0..50).filter(|page| now[page * PAGE] != 7).collect();
         assert_eq!((lost, cache.stats().total.dirty), (vec![40, 44], 2 * PAGE as u64));
     }
-}
-
-#[test]
-fn a_flush_fails_though_what_comes_after_can_be_written() {
-    let disk = Disk::new(400 * PAGE);
-    let (_cache, file, _) = open(Arc::new(BadPages(disk.clone(), |page| page == 3)));
-    // Two runs.
-    file.write(3 * PAGE as u64, &[7; PAGE]).unwrap();
-    file.write(100 * PAGE as u64, &[7; PAGE]).unwrap();
-    let error = file.flush_all().unwrap_err();
-    assert!(matches!(error, FileError::Write { offset: 1536, .. }), "{error}");
-    assert_eq!(disk.durable()[100 * PAGE], 7);
-}
-
-#[test]
-fn a_page_that_could_be_written_after_all_ends_no_run() {
-    let disk = Disk::new(400 * PAGE);
-    let (cache, file, jobs) = open(disk.clone());
-    cache.set_dirty(0, 100);
-    disk.failing.writes.store(1, SeqCst);
-    (0..2).for_each(|_| file.write(5 * PAGE as u64, &[7; PAGE]).unwrap());
-    assert!(jobs.run() > 0);
-    disk.failing.writes.store(0, SeqCst);
-    file.flush_all().unwrap_err();
-    file.flush_all().unwrap();
-    disk.log.lock().unwrap().clear();
-    (0..2).for_each(|_| file.write(0, &[8; 10 * PAGE]).unwrap());
-    assert!(jobs.run() > 0);
-    assert_eq!(*disk.log.lock().unwrap(), [(0, 10 * PAGE)]);
-}
-
-#[test]
-fn all_who_wait_for_a_page_go_on_at_once() {
-    let disk = Disk::new(10 * PAGE);
-    let (gate, entries, answers) = Gate::new(&disk, false);
-    let (_cache, file, _) = open(gate);
-    file.write(0, &[1; PAGE]).unwrap();
-    thread::scope(|scope| {
-        let flush = || file.flush(0, 1);
-        let first = scope.spawn(flush);
-        entries.recv().unwrap();
-        let others = [scope.spawn(flush), scope.spawn(flush), scope.spawn(flush)];
-        // So that they wait.
-        thread::sleep(Duration::from_millis(100));
-        answers.send(Answer::Succeed).unwrap();
-        for flushed in others.into_iter().chain([first]) {
-            flushed.join().unwrap().unwrap();
-        }
-    });
 }
 
 /// A disk may take long to refuse each of them.

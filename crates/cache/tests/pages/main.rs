@@ -8,6 +8,7 @@ mod declined;
 mod disk;
 mod dropped;
 mod faults;
+mod flushes;
 mod groups;
 mod memory;
 mod model;
