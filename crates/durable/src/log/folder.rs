@@ -77,10 +77,10 @@ impl Folder {
         match fs::create_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let text = format!("{error}: the folder that it is to be in must exist");
-                return Err(io("make the folder")(io::Error::new(error.kind(), text)));
+                return Err(io("make")(io::Error::new(error.kind(), text)));
             }
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(io("make the folder")(error));
+                return Err(io("make")(error));
             }
             _ if !path.is_dir() => return Err(LogError::NotALog { path: path.to_owned() }),
             _ => {}
