@@ -30,11 +30,7 @@ impl Job {
 
     /// Whether nobody will receive its reply.
     pub(crate) fn is_cut_off(&self) -> bool {
-        let is_gone = |counted: &Counted| {
-            let peer = counted.peer();
-            peer.is_cut_off() || peer.stream.is_gone()
-        };
-        self.counted.as_ref().is_none_or(is_gone)
+        self.counted.as_ref().is_none_or(|counted| counted.peer().is_cut_off())
     }
 
     pub(crate) fn answer(self, result: Result<(), BlockError>) {

@@ -9,9 +9,9 @@
 //! having come later by the time that its bytes take at [`BYTES_A_US`]. So small ones do not wait
 //! behind the long writes of many clients that do not go on, and no long one waits for ever.
 //!
-//! Of several exports each gets half of the memory at most. So a disk that hangs does not keep the
+//! Of several exports each gets half of the memory at most. So one disk that hangs does not keep the
 //! memory from the others' clients, whose requests do not wait behind those of an export that has
-//! its part.
+//! its part; two that hang do.
 //!
 //! There are two accounts: one for requests, and one for what is taken in ahead of them
 //! ([`Account`]). No thread that has a lease on the first waits for another one on it, and no
@@ -93,13 +93,20 @@ impl Memory {
         }
     }
 
+    /// What a request counts for: no more than its export may have, or it would wait for what others
+    /// have, perhaps for a disk that hangs.
+    pub(crate) fn counted(&self, bytes: usize) -> usize {
+        bytes.min(self.each_max)
+    }
+
     /// Takes `bytes` for requests to an export if they are free and nobody waits. If nobody has any
     /// memory, even more than the total counts as free; so does the part of an export that has none.
     pub(crate) fn try_take(&self, export: usize, bytes: usize) -> bool {
         if self.waiting.load(Relaxed) > 0 {
             let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            // Those whose export has its part may wait for a disk that hangs: not for what is left.
-            if self.next(&turns, |_| 0).is_some() {
+            // Those of other exports that have their part may wait for a disk that hangs: not for
+            // what is left.
+            if !turns.by_export[export].is_empty() || self.next(&turns, |_| 0).is_some() {
                 return false;
             }
         }
@@ -118,7 +125,9 @@ impl Memory {
             let fits = |used: usize| fits(used, bytes, own, most).then_some(used + bytes);
             to.fetch_update(SeqCst, SeqCst, fits).is_ok()
         };
-        if !add(&self.by_export[export], self.each_max) {
+        // Looked at first, so that mostly nothing is added in vain: somebody may look meanwhile.
+        let is_there = fits(self.used.load(SeqCst), bytes, own, self.total);
+        if !is_there || !add(&self.by_export[export], self.each_max) {
             return false;
         }
         let taken = add(&self.used, self.total);
@@ -321,6 +330,23 @@ mod tests {
         memory.give_back(0, 40);
         memory.give_back(1, 50);
         assert!(memory.try_take(1, 100), "an export that has none may have more than its part");
+        assert_eq!((memory.counted(100), Memory::new(100, 1).counted(200)), (50, 200));
+    }
+
+    #[test]
+    fn who_waits_for_the_rest_of_an_exports_part_is_not_passed_by_others_of_it() {
+        let memory = Memory::new(1000, 2);
+        assert!((0..5).all(|_| memory.try_take(0, 100)));
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| memory.take(0, 200, || 0, |_| ()));
+            while memory.turns.lock().unwrap().by_export[0].is_empty() {
+                thread::yield_now();
+            }
+            memory.give_back(0, 100);
+            assert!(!memory.try_take(0, 100) && memory.try_take(1, 100));
+            memory.give_back(0, 100);
+            waits.join().unwrap();
+        });
     }
 
     #[test]

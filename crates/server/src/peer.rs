@@ -54,6 +54,8 @@ pub(crate) struct Peer {
     transmits: AtomicBool,
     /// Set before that.
     export: AtomicUsize,
+    /// All that came from it has been read, and it has not said good-bye.
+    lost: AtomicBool,
     outgoing: Mutex<Outgoing>,
     /// `sending` has become false, or `slow` true.
     idle: Condvar,
@@ -130,6 +132,7 @@ impl Peer {
             asks: AtomicBool::new(false),
             transmits: AtomicBool::new(false),
             export: AtomicUsize::new(0),
+            lost: AtomicBool::new(false),
             outgoing: Mutex::default(),
             idle: Condvar::new(),
             in_flight: Mutex::default(),
@@ -376,7 +379,13 @@ impl Peer {
 
     /// Whether nobody will receive its replies.
     pub(crate) fn is_cut_off(&self) -> bool {
-        self.cut_off.load(Relaxed)
+        self.cut_off.load(Relaxed) || (self.lost.load(Relaxed) && self.stream.is_gone())
+    }
+
+    /// It sends nothing more and has not said good-bye: whoever does may rely on it that what was
+    /// asked for before is done.
+    pub(crate) fn is_lost(&self) {
+        self.lost.store(true, Relaxed);
     }
 
     pub(crate) fn is_leaving(&self) -> bool {
@@ -479,6 +488,7 @@ impl Peer {
             self.clients.hang_up_on_stalled();
             self.clients.warn_of_waiting(self.export(), waited);
         };
+        let bytes = memory.counted(bytes);
         memory.take(self.export(), bytes, own, overdue);
         self.asks.store(false, Relaxed);
         Lease::new(self, Account::Requests, bytes)
@@ -486,7 +496,9 @@ impl Peer {
 
     /// Leases memory, if there is some.
     pub(crate) fn try_lease(self: &Arc<Self>, account: Account, bytes: usize) -> Option<Lease> {
-        let taken = self.clients.memory(account).try_take(self.export(), bytes);
+        let memory = self.clients.memory(account);
+        let bytes = memory.counted(bytes);
+        let taken = memory.try_take(self.export(), bytes);
         taken.then(|| Lease::new(self, account, bytes))
     }
 

@@ -221,6 +221,11 @@ impl Stream {
         came.is_ok_and(|came| came.intersects(PollFlags::HUP | PollFlags::ERR))
     }
 
+    /// How many bytes have come and were not read, as far as the system tells.
+    pub(crate) fn pending(&self) -> usize {
+        rustix::io::ioctl_fionread(self.socket.as_fd()).map_or(0, |count| count as usize)
+    }
+
     fn has_more(&self) -> bool {
         self.tls.get().is_some_and(Session::has_more)
     }

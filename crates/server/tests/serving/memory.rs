@@ -93,14 +93,14 @@ fn clients_that_do_not_go_on_are_not_given_all_the_time_one_after_the_other() {
             client
         };
         let began = Instant::now();
-        let stalled: Vec<_> = (0..4).map(|_| stalls()).collect();
+        let stalled: Vec<_> = (0..6).map(|_| stalls()).collect();
         // By then the server has come to their requests.
         std::thread::sleep(Duration::from_millis(300));
         let mut other = Pipelined::connect(endpoint);
         let replies = other.exchange(&[(command::READ, 0, LONG, Vec::new())]);
         assert_eq!((replies[0].0, replies[0].1.len()), (0, LONG as usize));
         let took = began.elapsed();
-        assert!(took > stall_timeout / 2 && took < 3 * stall_timeout, "{took:?}");
+        assert!(took < 4 * stall_timeout, "{took:?}");
         drop(stalled);
     });
 }
