@@ -203,8 +203,8 @@ impl Builder {
     /// The function that is told of such stalls. It is called on a thread made for it, and called
     /// again each time that the threshold has passed once more. While a call lasts, other stalls are
     /// counted and not told. If there can be no thread, the monitor calls it, and does nothing else
-    /// meanwhile: no timer fires, and no blocked thread is replaced. The runtime's end waits for a
-    /// call. Default: a report on standard error. With the feature `tracing`, there is also a
+    /// meanwhile: no timer fires, and no blocked thread is replaced. The runtime's end does not wait
+    /// for a call. Default: a report on standard error. With the feature `tracing`, there is also a
     /// `tracing` event.
     ///
     /// ```

@@ -83,17 +83,15 @@ pub(crate) struct Stalls {
 #[derive(Default)]
 struct Reports {
     is_told: Arc<AtomicBool>,
-    thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Reports {
     /// Tells, unless somebody is still being told of another stall. Without a thread, which may be
     /// why there is a stall, the monitor does tell.
-    fn tell(&mut self, shared: &Shared, stall: Stall) {
+    fn tell(&self, shared: &Shared, stall: Stall) {
         if self.is_told.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.end();
         let (is_told, on_stall) = (Arc::clone(&self.is_told), shared.settings.on_stall.clone());
         let tell = Arc::new(move || {
             // A panic in it must not take the monitor with it.
@@ -108,20 +106,10 @@ impl Reports {
             let tell = Arc::clone(&tell);
             move || tell()
         };
-        match shared.hooks.create_thread(|| named.spawn(body)) {
-            Ok(thread) => self.thread = Some(thread),
-            Err(_) => tell(),
+        // Nobody waits for its end: the function may end the runtime.
+        if shared.hooks.create_thread(|| named.spawn(body)).is_err() {
+            tell();
         }
-    }
-
-    fn end(&mut self) {
-        let _ = self.thread.take().map(thread::JoinHandle::join);
-    }
-}
-
-impl Drop for Reports {
-    fn drop(&mut self) {
-        self.end();
     }
 }
 

@@ -286,6 +286,34 @@ fn who_is_told_of_a_stall_may_wait() {
 }
 
 #[test]
+fn who_is_told_of_a_stall_may_end_the_runtime() {
+    let slot = Arc::new(Mutex::new(None::<Runtime>));
+    let (ended, ends) = std::sync::mpsc::channel();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (of, stops) = (Arc::clone(&slot), Arc::clone(&stop));
+    let runtime = on("1x1x1")
+        .watchdog_thresh(Duration::from_millis(20))
+        .on_stall(move |_| {
+            let Some(runtime) = of.lock().unwrap().take() else { return };
+            stops.store(true, Ordering::Relaxed);
+            drop(runtime);
+            ended.send(()).unwrap();
+        })
+        .build()
+        .unwrap();
+    let until_stopped = Arc::clone(&stop);
+    let busy = runtime.queue(move || {
+        while !until_stopped.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+    });
+    let waits = runtime.queue(|| ());
+    *slot.lock().unwrap() = Some(runtime);
+    ends.recv_timeout(Duration::from_secs(60)).expect("the runtime's end waits for who ends it");
+    let _ = (busy.join(), waits.join());
+}
+
+#[test]
 fn a_runtime_that_is_not_stuck_is_not_reported() {
     let runtime = Runtime::builder().watchdog_thresh(Duration::from_millis(200)).build().unwrap();
     let began = Instant::now();
