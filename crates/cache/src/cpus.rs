@@ -30,12 +30,14 @@ pub(crate) fn unpin() {
     }
 }
 
-/// The CPUs of the process's first thread, if this one has fewer.
+/// The CPUs of the process's first thread, if this one has a part of them. If the first one is pinned
+/// itself, there is no telling.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn more_than_own() -> Option<CpuSet> {
     let own = sched_getaffinity(None).ok()?;
     let all = sched_getaffinity(Some(rustix::process::getpid())).ok()?;
-    (own.count() < all.count()).then_some(all)
+    let is_part = (0..CpuSet::MAX_CPU).all(|cpu| all.is_set(cpu) || !own.is_set(cpu));
+    (is_part && own.count() < all.count()).then_some(all)
 }
 
 #[cfg(all(test, target_os = "linux", not(miri)))]

@@ -207,9 +207,13 @@ pub(crate) fn parent(path: &Path) -> io::Result<Arc<File>> {
     })?;
     let here = parent.as_os_str().is_empty();
     let open = File::open(if here { Path::new(".") } else { parent });
-    let named = |error: io::Error| {
-        let text = format!("the directory of {} cannot be opened: {error}", path.display());
-        io::Error::new(error.kind(), text)
+    let named = |error: io::Error| match error.kind() {
+        kind @ (io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+            let text = format!("the directory of {} cannot be opened: {error}", path.display());
+            io::Error::new(kind, text)
+        }
+        // Whoever runs out of descriptors looks at the error's number.
+        _ => error,
     };
     open.map(Arc::new).map_err(named)
 }

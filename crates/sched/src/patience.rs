@@ -4,7 +4,7 @@ use homing_topology::{CpuId, CpuSet};
 
 use crate::facts::Facts;
 use crate::features::Features;
-use crate::layout::{Layout, QueueId};
+use crate::layout::{Layout, PoolId, QueueId};
 use crate::mask::Pod;
 use crate::pull::{Reach, beyond_pod};
 
@@ -78,7 +78,11 @@ pub(crate) fn patience_ns(
 /// Whether items of other pools wait for the CPUs that share a queue: in queues of fewer CPUs, or of
 /// more.
 fn others_wait(layout: &Layout, facts: &impl Facts, queue: QueueId, own: &CpuSet) -> bool {
-    facts.pools().iter().filter(|pool| *pool != queue.pool).any(|pool| {
+    let is_other = |pool: &PoolId| {
+        let serves = facts.cpumask(*pool).is_none_or(|mask| mask.intersects(own));
+        *pool != queue.pool && serves
+    };
+    facts.pools().iter().filter(is_other).any(|pool| {
         let wider = layout.queue(pool, facts.attributes(pool), queue.leader);
         let leaders = layout.leaders(facts.attributes(pool).level()).and(own);
         facts.waiting(wider) > 0
