@@ -248,7 +248,7 @@ impl Builder {
     }
 
     /// Lets futures use tokio's I/O and timers: `handle` is entered whenever a future is polled or
-    /// dropped.
+    /// dropped. Closures and work items that want to use tokio enter it themselves.
     ///
     /// ```
     /// use std::time::Duration;
