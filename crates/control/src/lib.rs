@@ -50,11 +50,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Read the modules in this order: `attribute`, `trees`, `wire`, `lines`, `socket`, `client`,
+//! Read the modules in this order: `attribute`, `trees`, `below`, `wire`, `lines`, `socket`, `client`,
 //! `printable`, `byte_size`.
 #![forbid(unsafe_code)]
 
 mod attribute;
+mod below;
 mod byte_size;
 mod client;
 mod lines;
@@ -64,6 +65,7 @@ mod trees;
 mod wire;
 
 pub use attribute::{Attribute, AttributeError, AttributeTree};
+pub use below::Below;
 pub use byte_size::ByteSize;
 pub use client::{Client, ClientError};
 pub use printable::printable_name;

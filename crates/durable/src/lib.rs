@@ -111,6 +111,8 @@ pub use durable::{Durable, Kind};
 pub use early::WriteBack;
 pub use error::DurabilityError;
 pub use fsync::Fsync;
+#[cfg(feature = "control")]
+pub use log::LogAttributes;
 pub use log::{Log, LogError, RECORD_LENGTH_MAX, Record, Records, Recovery, Sequence};
 pub use pace::{Pace, Sharing, Way};
 pub use shared_file::SharedFile;

@@ -35,8 +35,6 @@ pub use homing_cache::{
     BuildError as CacheBuildError, Builder as CacheBuilder, Cache, Cause, Group, GroupStats,
     Pinned, Stats as CacheStats,
 };
-#[cfg(feature = "control")]
-pub use homing_durable::DurableAttributes;
 pub use homing_durable::{
     Backend as DurableBackend, Batch as SyncBatch, Counters as DurableCounters, Description,
     DurabilityError, Durable, Fsync, Histogram, Kind as SyncKind, Log, LogError,
@@ -44,6 +42,8 @@ pub use homing_durable::{
     Recovery as LogRecovery, Sequence as LogSequence, SharedFile, Sharing as DurableSharing,
     Strategy as DurableStrategy, Synced, SyncedMany, WriteBack as DurableWriteBack,
 };
+#[cfg(feature = "control")]
+pub use homing_durable::{DurableAttributes, LogAttributes};
 #[cfg(feature = "control")]
 pub use homing_runtime::RuntimeAttributes;
 #[doc(inline)]
@@ -73,8 +73,8 @@ pub mod pages {
 #[cfg(feature = "control")]
 pub mod control {
     pub use homing_control::{
-        Attribute, AttributeError, AttributeTree, ByteSize, Client, ClientError, ControlSocket,
-        Trees,
+        Attribute, AttributeError, AttributeTree, Below, ByteSize, Client, ClientError,
+        ControlSocket, Trees,
     };
 }
 

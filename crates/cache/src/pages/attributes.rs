@@ -56,7 +56,8 @@ const AHEAD_KIB_MAX: usize = 1 << 20;
 pub struct PageCacheAttributes(PageCache);
 
 impl PageCache {
-    /// The attribute tree, for a [`ControlSocket`](homing_control::ControlSocket).
+    /// The attribute tree, for a [`ControlSocket`](homing_control::ControlSocket). If a program has
+    /// two page caches, put one of the trees [`Below`](homing_control::Below) a name.
     ///
     /// ```
     /// use homing_cache::pages::PageCache;

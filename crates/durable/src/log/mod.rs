@@ -15,6 +15,8 @@
 //! until it is opened anew. Read on in this order: `format`, `folder`, `recovery`, `lead`, `cut`,
 //! `records`, `error`.
 
+#[cfg(feature = "control")]
+mod attributes;
 mod cut;
 mod error;
 mod folder;
@@ -29,6 +31,8 @@ use std::sync::Arc;
 
 use homing_runtime::blocking;
 
+#[cfg(feature = "control")]
+pub use attributes::LogAttributes;
 pub use error::LogError;
 pub use format::RECORD_LENGTH_MAX;
 pub use records::{Record, Records};
