@@ -138,10 +138,10 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The CPUs that get workers. Default: those that the affinity mask and the cgroup's cpuset
-    /// allow, and no more of them than the cgroup's quota keeps busy. While the runtime works, it
-    /// follows changes of the mask of all threads (`taskset -a`) and of the cpuset, within the CPUs
-    /// given here. CPUs that were offline when the runtime started are never used.
+    /// The CPUs that may get workers. Default: all. Of these, those get one that the affinity mask and
+    /// the cgroup's cpuset allow, and no more of them than the cgroup's quota keeps busy. While the
+    /// runtime works, it follows changes of the mask of all threads (`taskset -a`), of the cpuset and
+    /// of the quota. CPUs that were offline when the runtime started are never used.
     pub fn cpus(mut self, cpus: CpuSet) -> Self {
         self.cpus = Some(cpus);
         self

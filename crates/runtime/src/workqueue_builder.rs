@@ -367,7 +367,8 @@ impl WorkqueueBuilder {
     /// Makes the workqueue. If another workqueue has the name, a number is appended to it.
     ///
     /// # Errors
-    /// [`WorkqueueError::Name`] if the name is empty, too long or has other characters;
+    /// [`WorkqueueError::Name`] if the name is empty, too long, begins with `.` or has other
+    /// characters than ASCII letters, digits, `_`, `-` and `.`;
     /// [`WorkqueueError::Limit`], [`WorkqueueError::Cpumask`] and [`WorkqueueError::Both`] if
     /// values or kinds are not accepted; [`WorkqueueError::TooManyPools`] if too many different
     /// attributes are in use; [`WorkqueueError::Rescuer`] if the rescuer cannot be created.
