@@ -232,6 +232,25 @@ fn zeroes_of_a_client_that_has_gone_are_given_up() {
     assert!(zeroed.count.load(SeqCst) < 400, "{zeroed:?}");
 }
 
+/// Whoever says good-bye may rely on it that what was asked for before is done.
+#[test]
+fn zeroes_of_a_client_that_has_said_good_bye_are_written_to_their_end() {
+    let zeroed = Arc::new(Zeroed::default());
+    with_server_of(&zeroed, &ServerOptions::default(), |endpoint| {
+        let mut client = Pipelined::connect(endpoint);
+        // 64 pieces, which take half a second.
+        let zeroes = (command::WRITE_ZEROES, 0, 512 << 20, Vec::new());
+        let good_bye = (command::DISC, 0, 0, Vec::new());
+        client.0.write_all(&encode(&[zeroes, good_bye])).unwrap();
+        drop(client);
+        let began = Instant::now();
+        while zeroed.count.load(SeqCst) < 64 {
+            assert!(began.elapsed() < Duration::from_secs(60), "{zeroed:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+}
+
 #[test]
 fn what_is_done_is_answered_where_as_much_is_under_way_as_may_be() {
     let mut requests = vec![(command::READ, 0, 1 << 20, Vec::new()); 127];
