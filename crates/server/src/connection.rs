@@ -66,7 +66,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
     };
     let ended = connection.transmit();
     if !connection.said_good_bye {
-        peer.is_lost();
+        peer.note_lost();
     }
     // If rubbish followed instead of a request, the requests before it are done all the same.
     let result = ended.and(connection.run_batch());

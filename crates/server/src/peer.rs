@@ -384,7 +384,7 @@ impl Peer {
 
     /// It sends nothing more and has not said good-bye: whoever does may rely on it that what was
     /// asked for before is done.
-    pub(crate) fn is_lost(&self) {
+    pub(crate) fn note_lost(&self) {
         self.lost.store(true, Relaxed);
     }
 

@@ -51,12 +51,6 @@ struct Later {
     pin: Pin,
 }
 
-impl Later {
-    fn open(&self, first: u64) -> io::Result<Segment> {
-        open(&self.entrance.segment(first), &self.folder, self.log, first)
-    }
-}
-
 fn open(path: &Path, folder: &Path, log: u64, first: u64) -> io::Result<Segment> {
     let named = |error: io::Error| {
         let text =
@@ -105,7 +99,8 @@ impl Records {
         let Some(later) = &mut self.later else { return Ok(()) };
         let next = later.segments.front().copied();
         let Some(first) = next.filter(|first| *first == self.sequence + 1) else { return Ok(()) };
-        self.segments.push_back(later.open(first)?);
+        let path = later.entrance.segment(first);
+        self.segments.push_back(open(&path, &later.folder, later.log, first)?);
         later.segments.pop_front();
         match later.segments.front() {
             // Before the other one goes, so that no cut comes in between.
