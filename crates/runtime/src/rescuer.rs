@@ -142,7 +142,7 @@ fn rescue(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Me
                 if shared.settings.pinned {
                     // Strict items stay in their pod here too.
                     let active = dispatch.active();
-                    let home = dispatch.pod(queue).and(&active);
+                    let home = dispatch.home_cpus(queue).and(&active);
                     let _ = pin_to(if home.is_empty() { &active } else { &home });
                 }
                 local::move_to(shared, queue.leader);

@@ -151,7 +151,7 @@ impl Stalls {
             if now_ns >= seen.report_ns {
                 seen.report_ns = now_ns.saturating_add(threshold_ns);
                 let lasts = Duration::from_nanos(now_ns - seen.since_ns);
-                let cpus = dispatch.pod(id).to_string();
+                let cpus = dispatch.home_cpus(id).to_string();
                 let threads = shared.threads().iter().map(ToString::to_string).collect();
                 let stall = Stall { pool: id.pool.0, cpus, waiting, lasts, threads };
                 shared.stalls.fetch_add(1, Ordering::Relaxed);

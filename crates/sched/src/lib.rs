@@ -88,6 +88,7 @@ pub use issuer_time::{IssuerClock, IssuerTime};
 pub use issuer_wait::{IssuerWait, issuer_waits};
 pub use layout::{Layout, PoolId, PoolSet, QueueId};
 pub use length::{BACKLOG_BATCH_NS, BATCH_ITEMS_MAX, BATCH_NS, ItemLength};
+pub use mask::{home_cpus, may_serve};
 pub use nice::{Nice, Shares};
 pub use patience::{LEFT_ITEM_MAX_NS, WAKE_DELAY_MAX_NS};
 pub use place::{

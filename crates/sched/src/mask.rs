@@ -55,6 +55,35 @@ impl<'a> Pod<'a> {
     }
 }
 
+/// The CPUs at which a queue is at home: those of its pod that its pool's `cpumask` allows or, if
+/// none of those has a worker, the mask's (`SCHED-7`).
+///
+/// ```
+/// use homing_sched::{Affinity, Attributes, Layout, PoolId, QueueId, Snapshot};
+/// use homing_sched::{home_cpus, may_serve};
+/// use homing_topology::{CpuId, Machine, Scope};
+///
+/// let layout = Layout::new(&Machine::from_grid("1x2x2x1")?).ok_or("no CPU")?;
+/// let attributes = Attributes::new(Affinity { scope: Scope::Cache, strict: true });
+/// let facts = Snapshot::new(&layout, &[attributes]);
+/// let [one, two] = [1, 2].map(|cpu| CpuId::new(cpu).expect("below 1024"));
+/// let queue = QueueId { pool: PoolId(0), leader: two };
+/// assert_eq!(home_cpus(&layout, &facts, queue).to_string(), "2,3");
+/// assert!(may_serve(&layout, &facts, queue, two) && !may_serve(&layout, &facts, queue, one));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn home_cpus(layout: &Layout, facts: &impl Facts, queue: QueueId) -> CpuSet {
+    *Pod::of(layout, facts, queue).cpus()
+}
+
+/// Whether the worker of `cpu` may take from a queue at all, if need be: not if that is strict and
+/// at home elsewhere (`SCHED-5`), or has a mask without this CPU (`SCHED-7`); see [`home_cpus`].
+pub fn may_serve(layout: &Layout, facts: &impl Facts, queue: QueueId, cpu: CpuId) -> bool {
+    let pod = Pod::of(layout, facts, queue);
+    let is_strict = facts.attributes(queue.pool).affinity.strict;
+    pod.cpus().contains(cpu) || pod.is_orphaned(facts) || (!is_strict && pod.allows(cpu))
+}
+
 /// The mask of a queue's pool, if one of its CPUs has a worker.
 fn mask(facts: &impl Facts, queue: QueueId) -> Option<&CpuSet> {
     facts.cpumask(queue.pool).filter(|mask| mask.intersects(&facts.active()))

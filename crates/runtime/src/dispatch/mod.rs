@@ -5,7 +5,8 @@ mod facts;
 
 use homing_sched::{
     Asked, Attributes, Features, Idle, IssuerTime, IssuerWait, Layout, Next, PoolId, QueueId,
-    Reach, Shares, WakeDelays, before_park, issuer_waits, overdue, reach, start, submit,
+    Reach, Shares, WakeDelays, before_park, home_cpus, issuer_waits, may_serve, overdue, reach,
+    start, submit,
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
@@ -140,11 +141,9 @@ impl Dispatch {
         })
     }
 
-    /// The CPUs whose home queue this is.
-    pub(crate) fn pod(&self, queue: QueueId) -> CpuSet {
-        let scope = self.pools.attributes(queue.pool).affinity.scope;
-        let pod = self.layout.pod(scope, queue.leader);
-        self.pools.cpumask(queue.pool).map_or(*pod, |mask| pod.and(mask))
+    /// The CPUs at which a queue is at home.
+    pub(crate) fn home_cpus(&self, queue: QueueId) -> CpuSet {
+        home_cpus(&self.layout, self, queue)
     }
 
     pub(crate) fn set_features(&self, features: Features) {
@@ -297,10 +296,9 @@ impl Dispatch {
     pub(crate) fn take_wanted(&self, cpu: CpuId) -> Result<Taken, u64> {
         let mut looked = 0;
         for queue in self.queue_ids() {
-            let strict = self.pools.attributes(queue.pool).affinity.strict;
             let home = self.pools.queue(queue);
             let waiting = home.waiting();
-            if waiting == 0 || strict && !self.pod(queue).contains(cpu) {
+            if waiting == 0 || !may_serve(&self.layout, self, queue, cpu) {
                 continue;
             }
             looked += u64::from(waiting);

@@ -198,3 +198,24 @@ fn a_worker_of_another_shard_has_no_lane_of_its_own() {
     // CPU 3 has the place in its own shard that CPU 1 has in this one.
     assert_eq!(take(3), [1], "of the lane that was not served for longest");
 }
+
+#[test]
+fn a_thread_that_waits_looks_at_no_queue_that_its_cpu_may_not_serve() {
+    let machine = Machine::from_grid("1x2x1x1").unwrap();
+    let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
+    let attributes = |strict| Attributes::new(Affinity { scope: Scope::Cache, strict });
+    let cpu = |number| CpuId::new(number).unwrap();
+    let first = CpuSet::of(cpu(0));
+    let pools = [(false, None, [1, 1]), (true, None, [1, 0]), (false, Some(first), [1, 0])]
+        .map(|(strict, mask, seen)| (dispatch.pool_with(attributes(strict), mask).unwrap(), seen));
+    let mut seen = [0, 0];
+    for (number, (pool, by)) in pools.into_iter().enumerate() {
+        let item = lone(Tag::new(number as u32, 0), || ());
+        assert!(dispatch.put(&Woken::default(), cpu(0), pool, item).is_ok());
+        for (cpu, looked) in by.into_iter().enumerate() {
+            seen[cpu] += looked;
+        }
+        let looked = [0, 1].map(|number| dispatch.take_wanted(cpu(number)).err());
+        assert_eq!(looked, seen.map(Some), "pool {number}");
+    }
+}
