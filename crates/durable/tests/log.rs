@@ -344,6 +344,27 @@ fn a_cut_that_fails_closes_the_log_and_loses_nothing_that_is_needed() {
     }
 }
 
+/// The device may have forgotten what the commit beside the cut has written.
+#[test]
+fn a_cut_that_fails_fails_the_commits_beside_it_and_behind() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    let (log, cut) = removing(&world, &path);
+    let newest = fs::File::open(segments(&path).last().unwrap()).unwrap();
+    world.disk.fail(Call::Sync(Kind::All), &fs::File::open(&path).unwrap(), 1);
+    world.disk.forget_calls();
+    world.disk.hold_file(&newest, true);
+    let beside = log.commit(log.append(b"beside").unwrap());
+    world.disk.until_asked(1);
+    let behind = log.commit(log.append(b"behind").unwrap());
+    world.disk.hold_removals(false);
+    assert_eq!(cut.wait().unwrap_err().errno, 5);
+    world.disk.hold_file(&newest, false);
+    assert_eq!(beside.wait().unwrap_err().errno, 5);
+    assert_eq!(behind.wait().unwrap_err().errno, 5);
+    assert_eq!(log.durable_sequence().get(), 10);
+}
+
 /// The program that made it may have died before that, or may not have been told that it was done.
 #[test]
 fn the_name_of_a_log_that_was_there_is_durable_once_it_is_open() {

@@ -134,7 +134,7 @@ impl Shared {
     /// Removes what is to be removed. Returns which outcomes are to be told, what they are told,
     /// and whether there is more by then.
     fn remove_once(&self) -> (Vec<Arc<Outcome>>, Verdict, bool) {
-        let Removal { segments, outcomes } = {
+        let Removal { segments, mut outcomes } = {
             let cuts = &mut self.state().cuts;
             cuts.running = cuts.next.outcomes.last().cloned();
             let mut removal = std::mem::take(&mut cuts.next);
@@ -169,10 +169,7 @@ impl Shared {
             Ok(()) => {}
             // The next cut removes them.
             Err(error) if error.loss == Loss::Room => state.cuts.next.segments.extend(segments),
-            Err(error) => {
-                state.failed.get_or_insert_with(|| error.clone());
-                self.engine.note_log_failed(error);
-            }
+            Err(error) => outcomes.extend(self.fail(&mut state, error)),
         }
         state.cuts.led = !state.cuts.next.outcomes.is_empty();
         let more = state.cuts.led;

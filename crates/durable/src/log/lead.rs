@@ -71,7 +71,16 @@ pub(super) struct State {
     asked_at: Instant,
     gather: Gather,
     pub(super) cuts: Cuts,
-    pub(super) failed: Option<DurabilityError>,
+    pub(super) ended: Option<Ended>,
+}
+
+/// Why a log takes no more records, and what it says to those who ask.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// What is under way is still done.
+    Closed(DurabilityError),
+    /// Nothing that ends from then on is known to be durable.
+    Failed(DurabilityError),
 }
 
 /// The end of the last segment.
@@ -131,7 +140,20 @@ impl State {
             asked_at: Instant::now(),
             gather: Gather::default(),
             cuts: Cuts::default(),
-            failed: None,
+            ended: None,
+        }
+    }
+
+    /// What it says to those who ask for more, if it has ended.
+    pub(super) fn refusal(&self) -> Option<&DurabilityError> {
+        let (Ended::Closed(error) | Ended::Failed(error)) = self.ended.as_ref()?;
+        Some(error)
+    }
+
+    fn failure(&self) -> Option<DurabilityError> {
+        match &self.ended {
+            Some(Ended::Failed(error)) => Some(error.clone()),
+            Some(Ended::Closed(_)) | None => None,
         }
     }
 
@@ -145,7 +167,7 @@ impl State {
         if sequence.0 <= self.durable {
             return Ok(Synced::done(&Ok(())));
         }
-        if let Some(error) = &self.failed {
+        if let Some(error) = self.refusal() {
             return Ok(Synced::done(&Err(error.clone())));
         }
         if let Some(running) = &mut self.running
@@ -196,7 +218,7 @@ impl State {
             sequence.0 <= durable.saturating_add(1),
             "records before {sequence} are needed: the last that is durable is {durable}"
         );
-        if let Some(error) = &self.failed {
+        if let Some(error) = self.refusal() {
             return Ok(Synced::done(&Err(error.clone())));
         }
         if self.unneeded(sequence.0) == 0 {
@@ -308,6 +330,9 @@ impl Shared {
         let written = lost.map_err(|error| error.with(Loss::Records)).and(written);
 
         let mut state = self.state();
+        // A cut that failed meanwhile may have cost what this has written: a device may forget what
+        // it could not flush, whoever asked for the flush.
+        let written = state.failure().map_or(written, Err);
         let waiting = state.waiting;
         state.gather.ended(began.elapsed(), Instant::now(), group, waiting);
         let callers = state.running.take().map_or(group, |running| running.callers);
@@ -338,10 +363,7 @@ impl Shared {
                 verdict = Err(error);
             }
             Err(error) => {
-                state.failed.get_or_insert_with(|| error.clone());
-                self.engine.note_log_failed(&error);
-                let behind = state.give_up();
-                outcomes.extend(behind.into_iter().chain(plan.cut));
+                outcomes.extend(self.fail(&mut state, &error).into_iter().chain(plan.cut));
                 state.keep_buffer(bytes);
                 verdict = Err(error);
             }
@@ -354,13 +376,24 @@ impl Shared {
         Led { more, removes, told }
     }
 
+    /// Notes that the log has failed: a write under way fails, too. Returns the outcomes that
+    /// callers would wait for in vain.
+    pub(super) fn fail(&self, state: &mut State, error: &DurabilityError) -> Vec<Arc<Outcome>> {
+        if !matches!(state.ended, Some(Ended::Failed(_))) {
+            state.ended = Some(Ended::Failed(error.clone()));
+            self.engine.note_log_failed(error);
+        }
+        state.give_up()
+    }
+
     /// Refuses everything from now on, waits for what is under way, and unlocks the folder.
     pub(super) fn close(&self) {
         let mut state = self.state();
-        state.failed.get_or_insert_with(|| {
+        state.ended.get_or_insert_with(|| {
             let error = rustix::io::Errno::BADF.into();
             let failure = Failure { operation: "a use, after it was closed,", error };
-            commit::error(self.id, &self.folder.file, Kind::Data, &failure).with(Loss::Records)
+            let error = commit::error(self.id, &self.folder.file, Kind::Data, &failure);
+            Ended::Closed(error.with(Loss::Records))
         });
         while state.led || state.cuts.led {
             state = wait(&self.quiet, state);

@@ -264,7 +264,7 @@ impl Log {
             return Err(LogError::TooLong { length: data.len() });
         }
         let mut state = self.shared.state();
-        if let Some(error) = &state.failed {
+        if let Some(error) = state.refusal() {
             return Err(error.clone().into());
         }
         if state.appended >= SEQUENCE_MAX {
@@ -313,8 +313,8 @@ impl Log {
         }
     }
 
-    /// As [`Log::begin`], and waits; this thread writes, if nobody else does, and if `removes`, it
-    /// removes.
+    /// As [`Log::begin`], and waits; this thread writes, if nobody else does. With `removes_here`
+    /// it also removes.
     fn try_here(
         &self,
         ask: impl FnOnce(&mut State) -> Result<Synced, Arc<Outcome>>,
@@ -551,7 +551,7 @@ impl fmt::Debug for Log {
         f.debug_struct("Log")
             .field("appended", &state.appended)
             .field("durable", &state.durable)
-            .field("failed", &state.failed)
+            .field("ended", &state.ended)
             .finish_non_exhaustive()
     }
 }
