@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
+use homing::WorkqueueError;
 use homing_socket::BindError;
 use rustix::net::Shutdown;
 
@@ -44,6 +45,9 @@ pub enum ListenError {
         /// The path.
         path: PathBuf,
     },
+    /// The runtime takes no workqueue with these attributes any more.
+    #[error(transparent)]
+    Workqueue(#[from] WorkqueueError),
     /// The operating system refused.
     #[error("cannot listen on {endpoint}: {source}")]
     Io {

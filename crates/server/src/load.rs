@@ -123,6 +123,9 @@ pub struct Written {
 ///
 /// # Errors
 /// [`LoadError`], at the first client that meets one.
+///
+/// # Panics
+/// If the phase has no clients, or requests of no bytes.
 pub fn run(
     endpoint: &Endpoint,
     export: &str,

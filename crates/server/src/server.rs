@@ -56,6 +56,9 @@ pub enum CryptOn {
     Workqueue,
 }
 
+/// A longer time is taken for this one, so that it can be added to the clock's.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 /// How to serve.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -161,9 +164,9 @@ impl Server {
         let told: Vec<_> = exports.iter().map(tell).collect();
         let flush = |export: &Export| {
             let name = if told.len() == 1 { "flush".to_owned() } else { flush_name(&export.name) };
-            queue(&name, Some(FLUSHES_MAX)).expect("the name is fine")
+            queue(&name, Some(FLUSHES_MAX))
         };
-        let flushes = told.iter().map(flush).collect();
+        let flushes = told.iter().map(flush).collect::<Result<_, _>>()?;
         let names = told.iter().map(|export| export.name.clone()).collect();
         let durable = Durable::of(runtime);
         for export in &exports {
@@ -174,21 +177,21 @@ impl Server {
             shared: Arc::new(Shared {
                 told,
                 devices: exports.into_iter().map(|export| export.device).collect(),
-                crypt: queue("crypt", None).expect("the name is fine"),
+                crypt: queue("crypt", None)?,
                 flushes,
                 durable,
                 draining: Arc::default(),
                 crypt_on: options.crypt_on,
                 pollers: Arc::new(Pollers::new(options.busy_poll)),
                 pool: Arc::default(),
-                handshake_timeout: options.handshake_timeout,
+                handshake_timeout: options.handshake_timeout.min(FOR_EVER),
                 tls: options.tls.clone(),
                 clients: Arc::new(Clients::new(
                     options.connections_max,
                     options.request_memory_max,
                     names,
-                    options.stall_timeout,
-                    options.drain_timeout,
+                    options.stall_timeout.min(FOR_EVER),
+                    options.drain_timeout.min(FOR_EVER),
                 )),
             }),
         })
@@ -336,21 +339,18 @@ impl Shared {
                 let begun = thread::Builder::new().name("last flush".to_owned());
                 (export, device, begun.spawn_scoped(scope, flush))
             });
+            let (threads, here): (Vec<_>, Vec<_>) = flushes.partition(|(.., begun)| begun.is_ok());
             // If there can be no thread, this one flushes the device, before it waits for any
             // other.
-            let flushes: Vec<_> = flushes.collect();
-            let flushes = flushes.into_iter().map(|(export, device, begun)| {
-                let ended = if begun.is_err() { Some(device.flush().err()) } else { None };
-                (export, device, begun, ended)
+            let here = here.into_iter().map(|(export, device, _)| (export, device.flush().err()));
+            let here: Vec<_> = here.collect();
+            let threads = threads.into_iter().map(|(export, device, begun)| {
+                let ended = begun.ok().and_then(|thread| thread.join().ok());
+                // If the thread panicked, flush here.
+                (export, ended.unwrap_or_else(|| device.flush().err()))
             });
-            let flushes: Vec<_> = flushes.collect();
-            let ended = flushes.into_iter().filter_map(|(export, device, begun, ended)| {
-                let ended = ended.or_else(|| begun.ok()?.join().ok());
-                // The thread panicked: flush here.
-                let error = ended.unwrap_or_else(|| device.flush().err())?;
-                Some((export.name.clone(), error))
-            });
-            ended.collect()
+            let ended = here.into_iter().chain(threads);
+            ended.filter_map(|(export, error)| Some((export.name.clone(), error?))).collect()
         })
     }
 }

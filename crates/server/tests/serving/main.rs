@@ -235,6 +235,18 @@ fn stopping_does_not_wait_for_a_client_that_is_idle() {
     });
 }
 
+#[test]
+fn a_server_may_have_all_the_time_there_is() {
+    let [handshake_timeout, stall_timeout, drain_timeout] = [Duration::MAX; 3];
+    let options =
+        ServerOptions { handshake_timeout, stall_timeout, drain_timeout, ..Default::default() };
+    with_server_of(&device(), &options, |endpoint| {
+        let phase = phase(Pattern::ReadWrite, 4096, 1);
+        let some = Duration::from_millis(50);
+        load::run(endpoint, "disk", &phase, some, &mut Written::default()).unwrap();
+    });
+}
+
 /// Neither a byte now and then, nor options whose replies nobody reads, keep a place forever.
 #[test]
 fn a_client_has_so_much_time_to_negotiate() {
