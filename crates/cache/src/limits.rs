@@ -38,16 +38,6 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The names of the limits, in the order of [`Limits::all`].
-    #[cfg(feature = "control")]
-    pub(crate) const NAMES: [&str; 4] = ["min", "low", "high", "max"];
-
-    /// All limits, to be read or set.
-    #[cfg(feature = "control")]
-    pub(crate) fn all(&self) -> [&AtomicU64; 4] {
-        [&self.min, &self.low, &self.high, &self.max]
-    }
-
     /// From `min`, `low`, `high` and `max`.
     pub(crate) fn new(limits: [u64; 4]) -> Self {
         let [min, low, high, max] = limits.map(AtomicU64::new);
@@ -68,5 +58,34 @@ impl Limits {
             () if over(&self.low) => Claim::OverLow,
             () => Claim::OverMin,
         }
+    }
+}
+
+/// Limits as attributes.
+#[cfg(feature = "control")]
+impl Limits {
+    /// The names of the limits, in the order of [`Limits::all`].
+    pub(crate) const NAMES: [&str; 4] = ["min", "low", "high", "max"];
+
+    /// All limits, to be read or set.
+    pub(crate) fn all(&self) -> [&AtomicU64; 4] {
+        [&self.min, &self.low, &self.high, &self.max]
+    }
+
+    /// A limit as text: `max` for none.
+    pub(crate) fn to_text(limit: u64) -> String {
+        if limit == u64::MAX { "max".to_owned() } else { limit.to_string() }
+    }
+
+    /// A limit from such a text, or from a size as people write it.
+    pub(crate) fn from_text(text: &str) -> Option<u64> {
+        let size = || text.parse().ok().map(|homing_control::ByteSize(size)| size);
+        if text == "max" { Some(u64::MAX) } else { size() }
+    }
+
+    /// The group and the attribute in a path below that of a cache. A group's name may contain
+    /// slashes.
+    pub(crate) fn of_group(path: &str) -> Option<(&str, &str)> {
+        path.strip_prefix("group/")?.rsplit_once('/')
     }
 }

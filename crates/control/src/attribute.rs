@@ -22,12 +22,12 @@ use serde::{Deserialize, Serialize};
 ///     fn get(&self, path: &str) -> Result<String, AttributeError> {
 ///         match path {
 ///             "process/id" => Ok(std::process::id().to_string()),
-///             _ => Err(AttributeError::NotFound { path: path.to_owned() }),
+///             _ => Err(AttributeError::not_found(path)),
 ///         }
 ///     }
 ///     fn set(&self, path: &str, _: &str) -> Result<(), AttributeError> {
 ///         self.get(path)?;
-///         Err(AttributeError::ReadOnly { path: path.to_owned() })
+///         Err(AttributeError::read_only(path))
 ///     }
 /// }
 ///
@@ -120,6 +120,41 @@ pub enum AttributeError {
     },
 }
 
+impl AttributeError {
+    /// There is no such attribute.
+    ///
+    /// ```
+    /// use homing_control::AttributeError;
+    ///
+    /// let error = AttributeError::refused("volume", "loud", "a number from 0 to 255");
+    /// assert!(matches!(error, AttributeError::Value { .. }));
+    /// for error in [AttributeError::not_found("loudness"), AttributeError::read_only("serial")] {
+    ///     assert!(error.to_string().contains("`homing ls`"));
+    /// }
+    /// let error = AttributeError::failed("volume", "the device has gone: plug it in");
+    /// assert_eq!(error.to_string(), "volume: the device has gone: plug it in");
+    /// ```
+    pub fn not_found(path: &str) -> Self {
+        Self::NotFound { path: path.to_owned() }
+    }
+
+    /// The attribute can be read only.
+    pub fn read_only(path: &str) -> Self {
+        Self::ReadOnly { path: path.to_owned() }
+    }
+
+    /// The attribute does not take this value: see [`AttributeError::Value`].
+    pub fn refused(path: &str, value: &str, accepted: impl Into<String>) -> Self {
+        let (path, value) = (path.to_owned(), value.to_owned());
+        Self::Value { path, value, accepted: accepted.into() }
+    }
+
+    /// Reading or changing the attribute failed, for this reason.
+    pub fn failed(path: &str, reason: impl Into<String>) -> Self {
+        Self::Failed { path: path.to_owned(), reason: reason.into() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,9 +172,7 @@ mod tests {
 
     #[test]
     fn an_error_names_path_and_value_and_says_what_to_do() {
-        let (path, value) = ("q/scope".to_owned(), "42x".to_owned());
-        let accepted = "one of cpu, smt".to_owned();
-        let error = AttributeError::Value { path, value, accepted }.to_string();
+        let error = AttributeError::refused("q/scope", "42x", "one of cpu, smt").to_string();
         assert_eq!(error, "q/scope: \"42x\" is not accepted: use one of cpu, smt");
     }
 }

@@ -24,17 +24,14 @@
 //!     fn get(&self, path: &str) -> Result<String, AttributeError> {
 //!         match path {
 //!             "volume" => Ok(self.0.lock().unwrap().to_string()),
-//!             _ => Err(AttributeError::NotFound { path: path.to_owned() }),
+//!             _ => Err(AttributeError::not_found(path)),
 //!         }
 //!     }
 //!
 //!     fn set(&self, path: &str, value: &str) -> Result<(), AttributeError> {
 //!         self.get(path)?;
-//!         *self.0.lock().unwrap() = value.parse().map_err(|_| AttributeError::Value {
-//!             path: path.to_owned(),
-//!             value: value.to_owned(),
-//!             accepted: "a number from 0 to 255".to_owned(),
-//!         })?;
+//!         let refused = |_| AttributeError::refused(path, value, "a number from 0 to 255");
+//!         *self.0.lock().unwrap() = value.parse().map_err(refused)?;
 //!         Ok(())
 //!     }
 //! }
@@ -50,17 +47,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Read the modules in this order: `attribute`, `trees`, `below`, `wire`, `lines`, `socket`, `client`,
-//! `printable`, `byte_size`.
+//! Read the modules in this order: `attribute`, `trees`, `below`, `wire`, `lines`, `socket`,
+//! `client`, and those of values: `printable`, `byte_size`, `switch`, `flat_keyed`.
 #![forbid(unsafe_code)]
 
 mod attribute;
 mod below;
 mod byte_size;
 mod client;
+mod flat_keyed;
 mod lines;
 mod printable;
 mod socket;
+mod switch;
 mod trees;
 mod wire;
 
@@ -68,7 +67,9 @@ pub use attribute::{Attribute, AttributeError, AttributeTree};
 pub use below::Below;
 pub use byte_size::ByteSize;
 pub use client::{Client, ClientError};
+pub use flat_keyed::flat_keyed;
 pub use printable::printable_name;
 pub use socket::{CONNECTIONS_MAX, ControlSocket};
+pub use switch::Switch;
 pub use trees::Trees;
 pub use wire::REQUEST_LENGTH_MAX;

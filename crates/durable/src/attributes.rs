@@ -19,7 +19,7 @@
 
 use std::time::UNIX_EPOCH;
 
-use homing_control::{Attribute, AttributeError, AttributeTree};
+use homing_control::{Attribute, AttributeError, AttributeTree, flat_keyed};
 
 use crate::backend::Backend;
 use crate::counters::{Counters, Histogram};
@@ -103,18 +103,14 @@ impl AttributeTree for DurableAttributes {
                 durable.engine.files().filesystems(policy).join("\n")
             }
             "durable/failed" => failed(&durable.failures()),
-            _ => return Err(AttributeError::NotFound { path: path.to_owned() }),
+            _ => return Err(AttributeError::not_found(path)),
         })
     }
 
     fn set(&self, path: &str, value: &str) -> Result<(), AttributeError> {
         // A program that reads and writes files adds a newline.
         let value = value.trim();
-        let refused = |accepted: String| AttributeError::Value {
-            path: path.to_owned(),
-            value: value.to_owned(),
-            accepted,
-        };
+        let refused = |accepted: String| AttributeError::refused(path, value, accepted);
         match path {
             "durable/strategy" => {
                 let strategy = named(Strategy::ALL, Strategy::name, value).map_err(refused)?;
@@ -130,9 +126,8 @@ impl AttributeTree for DurableAttributes {
             }
             "durable/backend" => {
                 let backend = named(Backend::ALL, Backend::name, value).map_err(refused)?;
-                self.durable.set_backend(backend).map_err(|error| AttributeError::Failed {
-                    path: path.to_owned(),
-                    reason: format!("{value} is not to be had here: {error}"),
+                self.durable.set_backend(backend).map_err(|error| {
+                    AttributeError::failed(path, format!("{value} is not to be had here: {error}"))
                 })?;
             }
             "durable/depth" => {
@@ -144,7 +139,7 @@ impl AttributeTree for DurableAttributes {
             _ => {
                 // An error if there is no such attribute.
                 self.get(path)?;
-                return Err(AttributeError::ReadOnly { path: path.to_owned() });
+                return Err(AttributeError::read_only(path));
             }
         }
         Ok(())
@@ -176,10 +171,7 @@ fn counters(counters: &Counters) -> String {
         ("latency_p50_ns", quantile(0.5)),
         ("latency_p99_ns", quantile(0.99)),
     ];
-    let line = |(name, count): (&str, Option<u64>)| {
-        count.map_or(format!("{name} -"), |count| format!("{name} {count}"))
-    };
-    all.map(line).join("\n")
+    flat_keyed(all)
 }
 
 /// A line for each bucket: the bound that its figures are below, and how many there are.

@@ -10,7 +10,7 @@
 
 use std::hash::{BuildHasher, Hash};
 
-use homing_control::{Attribute, AttributeError, AttributeTree, ByteSize};
+use homing_control::{Attribute, AttributeError, AttributeTree, ByteSize, flat_keyed};
 use homing_mglru::kernel::Enabled;
 
 use super::cache::Cache;
@@ -91,13 +91,9 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> CacheAttributes<K, V, S> {
     fn place<'a>(&self, path: &'a str) -> Result<Place<'a>, AttributeError> {
         let known = || {
             let rest = path.strip_prefix(&self.root)?;
-            // A group's name may contain slashes.
-            let of_group = rest.strip_prefix("group/").and_then(|rest| rest.rsplit_once('/'));
-            let Some((group, name)) = of_group else {
-                return OF_CACHE
-                    .iter()
-                    .find(|(name, _)| *name == rest)
-                    .map(|_| Place::OfCache(rest));
+            let Some((group, name)) = Limits::of_group(rest) else {
+                let is_known = OF_CACHE.iter().any(|(name, _)| *name == rest);
+                return is_known.then_some(Place::OfCache(rest));
             };
             let group = self.groups().into_iter().find(|it| it.name() == group)?;
             if name == "stat" {
@@ -106,7 +102,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> CacheAttributes<K, V, S> {
             let limit = Limits::NAMES.iter().position(|limit| *limit == name)?;
             Some(Place::Limit(group, limit))
         };
-        known().ok_or_else(|| AttributeError::NotFound { path: path.to_owned() })
+        known().ok_or_else(|| AttributeError::not_found(path))
     }
 
     fn groups(&self) -> Vec<Arc<Group>> {
@@ -116,7 +112,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> CacheAttributes<K, V, S> {
 
     fn set_capacity(&self, value: &str) -> Result<(), String> {
         let least = self.cache.inner.common.shards as u64;
-        let wanted = number(value).filter(|&capacity| capacity >= least);
+        let number = value.parse().ok().map(|ByteSize(number)| number);
+        let wanted = number.filter(|&capacity| capacity >= least);
         let accepted = || format!("at least {least}, one for each shard, as in 100000 or 64M");
         self.cache.set_capacity(wanted.ok_or_else(accepted)?);
         Ok(())
@@ -148,28 +145,22 @@ where
             Place::OfCache("capacity") => self.cache.capacity().to_string(),
             Place::OfCache("stat") => {
                 let stats = self.cache.stats();
-                lines(stats.held().into_iter().chain(stats.counters()))
+                flat_keyed(stats.held().into_iter().chain(stats.counters()))
             }
             Place::OfCache(_) => {
                 format!("{:#06x}", u32::from(self.cache.inner.common.habits.is_learning()))
             }
-            Place::Limit(group, at) => match group.limits().all()[at].load(Relaxed) {
-                u64::MAX => "max".to_owned(),
-                limit => limit.to_string(),
-            },
+            Place::Limit(group, at) => Limits::to_text(group.limits().all()[at].load(Relaxed)),
             Place::StatOf(group) => {
                 let stats = group.stats();
-                lines([("weight", stats.weight)].into_iter().chain(stats.counters()))
+                flat_keyed([("weight", stats.weight)].into_iter().chain(stats.counters()))
             }
         })
     }
 
     fn set(&self, path: &str, value: &str) -> Result<(), AttributeError> {
         let value = value.trim();
-        let refused = |accepted: String| {
-            let (path, value) = (path.to_owned(), value.to_owned());
-            AttributeError::Value { path, value, accepted }
-        };
+        let refused = |accepted: String| AttributeError::refused(path, value, accepted);
         match self.place(path)? {
             Place::OfCache("capacity") => self.set_capacity(value).map_err(refused),
             Place::OfCache("lru_gen/enabled") => {
@@ -181,27 +172,17 @@ where
                 Ok(())
             }
             Place::Limit(group, at) => {
-                let limit = if value == "max" { Some(u64::MAX) } else { number(value) };
+                let limit = Limits::from_text(value);
                 let limit = limit.ok_or_else(|| refused(format!("{FORM}, or max")))?;
                 group.limits().all()[at].store(limit, Relaxed);
                 Ok(())
             }
-            Place::OfCache(_) | Place::StatOf(_) => {
-                Err(AttributeError::ReadOnly { path: path.to_owned() })
-            }
+            Place::OfCache(_) | Place::StatOf(_) => Err(AttributeError::read_only(path)),
         }
     }
 }
 
 const FORM: &str = "a number, as in 100000 or 64M";
-
-fn number(value: &str) -> Option<u64> {
-    value.parse().ok().map(|ByteSize(number)| number)
-}
-
-fn lines(values: impl Iterator<Item = (&'static str, u64)>) -> String {
-    values.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join("\n")
-}
 
 #[cfg(test)]
 mod tests {

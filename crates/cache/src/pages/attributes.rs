@@ -12,7 +12,7 @@
 //! cache/debug/lru_gen_full                            also by tier, with what came of them (`debug`)
 //! ```
 
-use homing_control::{Attribute, AttributeError, AttributeTree, ByteSize};
+use homing_control::{Attribute, AttributeError, AttributeTree, ByteSize, Switch, flat_keyed};
 use homing_mglru::density::Swappiness;
 use homing_mglru::kernel::Enabled;
 
@@ -21,8 +21,8 @@ use super::{Group, GroupStats, PageCache};
 use crate::limits::Limits;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// The first word of all paths.
-const ROOT: &str = "cache";
+/// What all paths begin with.
+const ROOT: &str = "cache/";
 const OF_CACHE: [(&str, bool); 12] = [
     ("debug/lru_gen", true),
     ("debug/lru_gen_full", false),
@@ -76,40 +76,125 @@ impl PageCache {
     pub fn attributes(&self) -> PageCacheAttributes {
         PageCacheAttributes(self.clone())
     }
+}
 
-    /// The group that has this name in the tree. A group whose name was taken before is not in the
-    /// tree.
-    fn named(&self, name: &str) -> Option<Group> {
-        self.core().group_named(name).map(Group)
-    }
-
-    /// Whether there is such an attribute.
-    fn has_attribute(&self, path: &str) -> bool {
-        let Some(rest) = path.strip_prefix("cache/") else { return false };
-        match of_group(rest) {
-            Some((group, name)) => {
-                let known = Limits::NAMES.contains(&name) || ["stat", "swappiness"].contains(&name);
-                known && self.named(group).is_some()
-            }
-            None => OF_CACHE.iter().any(|(name, _)| *name == rest),
-        }
-    }
+/// What a path means.
+enum Place<'a> {
+    OfCache(&'a str),
+    Limit(Group, usize),
+    Swappiness(Group),
+    StatOf(Group),
 }
 
 fn stat(stats: GroupStats) -> String {
     let bytes = [("usage", stats.usage), ("dirty", stats.dirty)];
-    let all = bytes.into_iter().chain(stats.counters());
-    all.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join("\n")
+    flat_keyed(bytes.into_iter().chain(stats.counters()))
+}
+
+impl PageCacheAttributes {
+    fn place<'a>(&self, path: &'a str) -> Result<Place<'a>, AttributeError> {
+        let known = || {
+            let rest = path.strip_prefix(ROOT)?;
+            let Some((group, name)) = Limits::of_group(rest) else {
+                let is_known = OF_CACHE.iter().any(|(name, _)| *name == rest);
+                return is_known.then_some(Place::OfCache(rest));
+            };
+            // A group whose name was taken before is not in the tree.
+            let group = self.0.core().group_named(group).map(Group)?;
+            Some(match name {
+                "stat" => Place::StatOf(group),
+                "swappiness" => Place::Swappiness(group),
+                _ => {
+                    let limit = Limits::NAMES.iter().position(|limit| *limit == name)?;
+                    Place::Limit(group, limit)
+                }
+            })
+        };
+        known().ok_or_else(|| AttributeError::not_found(path))
+    }
+
+    /// The error says what is accepted.
+    fn set_limit(&self, group: &Group, at: usize, value: &str) -> Result<(), String> {
+        let bytes = Limits::from_text(value);
+        let bytes = bytes.ok_or_else(|| format!("{}, or max", ByteSize::FORM))?;
+        let page = self.0.core().page_size() as u64;
+        match Limits::NAMES[at] {
+            "min" => group.set_min(bytes),
+            "low" => group.set_low(bytes),
+            "high" => group.set_high(bytes),
+            // It would count as 0. Whoever means that can say so. All else may be right once
+            // another limit, or the size, is set.
+            _ if (1..page).contains(&bytes) => {
+                return Err(format!("0, max, or at least a page ({page})"));
+            }
+            _ => group.set_max(bytes),
+        }
+        Ok(())
+    }
+
+    fn set_of_cache(&self, name: &str, value: &str, path: &str) -> Result<(), AttributeError> {
+        let refused = |accepted: String| Err(AttributeError::refused(path, value, accepted));
+        let (cache, core) = (&self.0, self.0.core());
+        let percent = || value.parse().ok().filter(|percent| *percent <= 100).unwrap_or(usize::MAX);
+        match name {
+            "size" => {
+                let bytes = value.parse().ok().map(|ByteSize(bytes)| usize::try_from(bytes));
+                let Some(Ok(bytes)) = bytes else { return refused(ByteSize::FORM.to_owned()) };
+                let set = cache.set_size(bytes);
+                set.map_err(|error| AttributeError::failed(path, error.to_string()))?;
+            }
+            "dirty_background_ratio" => {
+                let wanted = percent();
+                let set = |(_, trigger)| (wanted <= trigger).then_some((wanted, trigger));
+                core.set_dirty_shares(set)
+                    .or_else(|(_, trigger)| refused(format!("0 to {trigger}, the dirty_ratio")))?;
+            }
+            "dirty_ratio" => {
+                let wanted = percent();
+                let set =
+                    |(target, _)| (target..=100).contains(&wanted).then_some((target, wanted));
+                core.set_dirty_shares(set).or_else(|(target, _)| {
+                    refused(format!("{target}, the dirty_background_ratio, to 100"))
+                })?;
+            }
+            "lru_gen/enabled" => match value.parse::<Enabled>() {
+                // This policy does not need the sweeps that the other bits are for.
+                Ok(enabled) => cache.set_learning(enabled.has(Enabled::MAIN)),
+                Err(_) => return refused("y, n or a number from 0 to 7".to_owned()),
+            },
+            "lru_gen/min_ttl_ms" => match value.parse() {
+                Ok(ms) => cache.set_min_ttl_ms(ms),
+                Err(_) => return refused("a number of milliseconds".to_owned()),
+            },
+            "readahead/enabled" => match value.parse() {
+                Ok(Switch(on)) => cache.set_readahead(on),
+                Err(_) => return refused(Switch::FORM.to_owned()),
+            },
+            "readahead/max_kb" => match value.parse() {
+                Ok(kib @ 0..=AHEAD_KIB_MAX) => cache.set_readahead_max(kib << 10),
+                _ => return refused(format!("a number of KiB from 0 to {AHEAD_KIB_MAX}")),
+            },
+            "debug/lru_gen" => match core.run_commands(value) {
+                Ok(()) => {}
+                Err(error @ Refused::Not(_)) => {
+                    return Err(AttributeError::failed(path, error.to_string()));
+                }
+                Err(error) => return refused(format!("commands that there are ({error})")),
+            },
+            _ => return Err(AttributeError::read_only(path)),
+        }
+        Ok(())
+    }
 }
 
 impl AttributeTree for PageCacheAttributes {
     fn list(&self) -> Vec<Attribute> {
         let attribute = |path: String, writable| Attribute { path, writable };
         let of_cache =
-            OF_CACHE.iter().map(|(name, writable)| attribute(format!("{ROOT}/{name}"), *writable));
+            OF_CACHE.iter().map(|(name, writable)| attribute(format!("{ROOT}{name}"), *writable));
         let mut all: Vec<Attribute> = of_cache.collect();
         for group in self.0.core().groups() {
-            let path = |name: &str| format!("{ROOT}/group/{}/{name}", group.name);
+            let path = |name: &str| format!("{ROOT}group/{}/{name}", group.name);
             all.extend(Limits::NAMES.iter().map(|limit| attribute(path(limit), true)));
             all.push(attribute(path("stat"), false));
             all.push(attribute(path("swappiness"), true));
@@ -120,22 +205,16 @@ impl AttributeTree for PageCacheAttributes {
     }
 
     fn get(&self, path: &str) -> Result<String, AttributeError> {
-        let missing = || AttributeError::NotFound { path: path.to_owned() };
-        let rest = path.strip_prefix("cache/").ok_or_else(missing)?;
         let core = self.0.core();
-        if let Some((group, name)) = of_group(rest) {
-            let group = self.0.named(group).ok_or_else(missing)?;
-            if name == "stat" {
-                return Ok(stat(self.0.group_stats(&group)));
+        let name = match self.place(path)? {
+            Place::OfCache(name) => name,
+            Place::Limit(group, at) => {
+                return Ok(Limits::to_text(group.0.limits()[at].unwrap_or(u64::MAX)));
             }
-            if name == "swappiness" {
-                return Ok(group.swappiness().to_string());
-            }
-            let at = Limits::NAMES.iter().position(|limit| *limit == name).ok_or_else(missing)?;
-            let limit = group.0.limits()[at];
-            return Ok(limit.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string()));
-        }
-        Ok(match rest {
+            Place::Swappiness(group) => return Ok(group.swappiness().to_string()),
+            Place::StatOf(group) => return Ok(stat(self.0.group_stats(&group))),
+        };
+        Ok(match name {
             "size" => core.size().to_string(),
             "memory" => self.0.stats().memory.to_string(),
             "frames" => self.0.stats().frames.to_string(),
@@ -144,116 +223,30 @@ impl AttributeTree for PageCacheAttributes {
             "dirty_ratio" => core.dirty_shares().1.to_string(),
             "lru_gen/enabled" => format!("{:#06x}", u32::from(core.habits.is_learning())),
             "lru_gen/min_ttl_ms" => core.habits.min_ttl.get().to_string(),
-            "readahead/enabled" => u8::from(core.reads_ahead.load(Relaxed)).to_string(),
+            "readahead/enabled" => Switch(core.reads_ahead.load(Relaxed)).to_string(),
             "readahead/max_kb" => (core.ahead_max.load(Relaxed) >> 10).to_string(),
             "debug/lru_gen" => core.lru_gen(false),
             "debug/lru_gen_full" => core.lru_gen(true),
-            _ => return Err(missing()),
+            _ => return Err(AttributeError::not_found(path)),
         })
     }
 
     fn set(&self, path: &str, value: &str) -> Result<(), AttributeError> {
-        let (value, rest) = (value.trim(), path.strip_prefix("cache/").unwrap_or(path));
-        let refused = |accepted: &str| AttributeError::Value {
-            path: path.to_owned(),
-            value: value.to_owned(),
-            accepted: accepted.to_owned(),
-        };
-        let missing = || AttributeError::NotFound { path: path.to_owned() };
-        if !self.0.has_attribute(path) {
-            return Err(missing());
-        }
-        let failed = |reason: String| AttributeError::Failed { path: path.to_owned(), reason };
-        let core = self.0.core();
-        let percent = || value.parse().ok().filter(|percent| *percent <= 100);
-        match (of_group(rest), rest) {
-            (Some((group, "swappiness")), _) => {
-                let number = value.parse().ok().filter(|number| *number <= Swappiness::MAX);
-                let number = number.ok_or_else(|| refused("a number from 0 to 200"))?;
-                self.0.named(group).ok_or_else(missing)?.set_swappiness(number);
-            }
-            (Some((group, name)), _) if name != "stat" => {
-                let bytes = if value == "max" { Some(u64::MAX) } else { bytes(value) };
-                let bytes = bytes.ok_or_else(|| refused(&format!("{}, or max", ByteSize::FORM)))?;
-                let page = core.page_size() as u64;
-                // It would count as 0. Whoever means that can say so. All else may be right once
-                // another limit, or the size, is set.
-                if name == "max" && (1..page).contains(&bytes) {
-                    return Err(refused(&format!("0, max, or at least a page ({page})")));
+        let value = value.trim();
+        let refused = |accepted: String| AttributeError::refused(path, value, accepted);
+        match self.place(path)? {
+            Place::OfCache(name) => self.set_of_cache(name, value, path),
+            Place::Limit(group, at) => self.set_limit(&group, at, value).map_err(refused),
+            Place::Swappiness(group) => match value.parse() {
+                Ok(number @ 0..=Swappiness::MAX) => {
+                    group.set_swappiness(number);
+                    Ok(())
                 }
-                let group = self.0.named(group).ok_or_else(missing)?;
-                match name {
-                    "min" => group.set_min(bytes),
-                    "low" => group.set_low(bytes),
-                    "high" => group.set_high(bytes),
-                    _ => group.set_max(bytes),
-                }
-            }
-            (_, "size") => {
-                let bytes = bytes(value).and_then(|bytes| usize::try_from(bytes).ok());
-                let bytes = bytes.ok_or_else(|| refused(ByteSize::FORM))?;
-                self.0.set_size(bytes).map_err(|error| failed(error.to_string()))?;
-            }
-            (_, "dirty_background_ratio") => {
-                let wanted = percent().unwrap_or(u8::MAX).into();
-                let set = |(_, trigger)| (wanted <= trigger).then_some((wanted, trigger));
-                core.set_dirty_shares(set)
-                    .map_err(|(_, trigger)| refused(&format!("0 to {trigger}, the dirty_ratio")))?;
-            }
-            (_, "dirty_ratio") => {
-                let wanted = percent().unwrap_or(u8::MAX).into();
-                let set =
-                    |(target, _)| (target..=100).contains(&wanted).then_some((target, wanted));
-                core.set_dirty_shares(set).map_err(|(target, _)| {
-                    refused(&format!("{target}, the dirty_background_ratio, to 100"))
-                })?;
-            }
-            (_, "lru_gen/enabled") => {
-                let enabled = value.parse::<Enabled>();
-                let enabled = enabled.map_err(|_| refused("y, n or a number from 0 to 7"))?;
-                // This policy does not need the sweeps that the other bits are for.
-                self.0.set_learning(enabled.has(Enabled::MAIN));
-            }
-            (_, "readahead/enabled") => {
-                self.0.set_readahead(switch(value).ok_or_else(|| refused("y or n"))?);
-            }
-            (_, "readahead/max_kb") => {
-                let kib = value.parse().ok().filter(|kib: &usize| *kib <= AHEAD_KIB_MAX);
-                let accepted = format!("a number of KiB from 0 to {AHEAD_KIB_MAX}");
-                self.0.set_readahead_max(kib.ok_or_else(|| refused(&accepted))? << 10);
-            }
-            (_, "lru_gen/min_ttl_ms") => {
-                let ms = value.parse().map_err(|_| refused("a number of milliseconds"))?;
-                self.0.set_min_ttl_ms(ms);
-            }
-            (_, "debug/lru_gen") => {
-                core.run_commands(value).map_err(|error| match error {
-                    Refused::Not(_) => failed(error.to_string()),
-                    _ => refused(&format!("commands that there are ({error})")),
-                })?;
-            }
-            _ => return Err(AttributeError::ReadOnly { path: path.to_owned() }),
+                _ => Err(refused(format!("a number from 0 to {}", Swappiness::MAX))),
+            },
+            Place::StatOf(_) => Err(AttributeError::read_only(path)),
         }
-        Ok(())
     }
-}
-
-fn bytes(value: &str) -> Option<u64> {
-    value.parse().ok().map(|ByteSize(bytes)| bytes)
-}
-
-/// Whether the value says on or off; `None` if neither.
-fn switch(value: &str) -> Option<bool> {
-    match value {
-        "y" | "Y" | "1" | "0x0001" => Some(true),
-        "n" | "N" | "0" | "0x0000" => Some(false),
-        _ => None,
-    }
-}
-
-/// The group and the attribute of a path below `cache`. A group's name may contain slashes.
-fn of_group(rest: &str) -> Option<(&str, &str)> {
-    rest.strip_prefix("group/")?.rsplit_once('/')
 }
 
 #[cfg(test)]

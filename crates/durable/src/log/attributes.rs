@@ -60,13 +60,13 @@ impl AttributeTree for LogAttributes {
             Some("last_sequence") => self.log.last_sequence().to_string(),
             Some("pending_bytes") => self.log.pending_bytes().to_string(),
             Some("kept_bytes") => self.log.kept_bytes().to_string(),
-            _ => return Err(AttributeError::NotFound { path: path.to_owned() }),
+            _ => return Err(AttributeError::not_found(path)),
         })
     }
 
     fn set(&self, path: &str, _: &str) -> Result<(), AttributeError> {
         self.get(path)?;
-        Err(AttributeError::ReadOnly { path: path.to_owned() })
+        Err(AttributeError::read_only(path))
     }
 }
 

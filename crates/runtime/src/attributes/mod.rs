@@ -15,7 +15,8 @@ mod workqueue;
 
 use std::sync::Arc;
 
-use homing_control::{Attribute, AttributeError, AttributeTree};
+use homing_control::{Attribute, AttributeError, AttributeTree, Switch};
+use homing_topology::Scope;
 
 use crate::runtime::Runtime;
 use crate::shared::Shared;
@@ -77,7 +78,7 @@ impl AttributeTree for RuntimeAttributes {
             ["workqueue", name, attribute] => workqueue::get(&self.shared, name, attribute),
             ref words => module::get(&self.shared, words),
         };
-        found.ok_or_else(|| AttributeError::NotFound { path: path.to_owned() })
+        found.ok_or_else(|| AttributeError::not_found(path))
     }
 
     fn set(&self, path: &str, value: &str) -> Result<(), AttributeError> {
@@ -93,9 +94,9 @@ impl AttributeTree for RuntimeAttributes {
             // Or there is no such attribute. Reading it would not do: reading `module/decisions`
             // takes them.
             if !self.list().iter().any(|attribute| attribute.path == path) {
-                return Err(AttributeError::NotFound { path: path.to_owned() });
+                return Err(AttributeError::not_found(path));
             }
-            return Err(AttributeError::ReadOnly { path: path.to_owned() });
+            return Err(AttributeError::read_only(path));
         }
         let set = match words[..] {
             ["workqueue", name, attribute] => workqueue::set(&self.shared, name, attribute, value),
@@ -103,10 +104,9 @@ impl AttributeTree for RuntimeAttributes {
             _ => Ok(()),
         };
         set.map_err(|refused| match refused {
-            Refused::Value(accepted) => {
-                AttributeError::Value { path: path.to_owned(), value: value.to_owned(), accepted }
-            }
-            Refused::Failed(reason) => AttributeError::Failed { path: path.to_owned(), reason },
+            Refused::Value(accepted) => AttributeError::refused(path, value, accepted),
+            Refused::Failed(reason) => AttributeError::failed(path, reason),
+            Refused::Gone => AttributeError::not_found(path),
         })
     }
 }
@@ -120,6 +120,8 @@ enum Refused {
     /// The value is none of these.
     Value(String),
     Failed(String),
+    /// The workqueue is no longer there.
+    Gone,
 }
 
 impl Refused {
@@ -129,16 +131,13 @@ impl Refused {
 }
 
 fn flag(value: &str) -> Result<bool, Refused> {
-    match value {
-        "0" => Ok(false),
-        "1" => Ok(true),
-        _ => Err(Refused::value("0 or 1")),
-    }
+    value.parse().map(|Switch(on)| on).map_err(|_| Refused::value(Switch::FORM))
 }
 
-fn scope(value: &str, also: &str) -> Result<homing_topology::Scope, Refused> {
+fn scope(value: &str, also: &str) -> Result<Scope, Refused> {
     value.parse().map_err(|_| {
-        Refused::value(format!("one of cpu, smt, cache_shard, cache, numa, system{also}"))
+        let all = Scope::ALL.map(|scope| scope.to_string()).join(", ");
+        Refused::value(format!("one of {all}{also}"))
     })
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use homing_control::Attribute;
+use homing_control::{Attribute, flat_keyed};
 use homing_sched::{DecisionLog, Facts, Level, PoolId, QueueId};
 use homing_topology::{CpuId, CpuSet, Scope};
 
@@ -101,8 +101,11 @@ pub(super) fn set(shared: &Shared, name: &str, value: &str) -> Result<(), Refuse
             shared.settings.cpu_intensive_ns.store(ns, Ordering::Relaxed);
         }
         "watchdog_thresh" => {
-            let seconds = value.parse().ok().map(Duration::try_from_secs_f64);
-            let Some(Ok(threshold)) = seconds else {
+            let seconds = value.parse().ok();
+            let threshold = seconds.and_then(|it| Duration::try_from_secs_f64(it).ok());
+            // Less than a nanosecond would switch it off.
+            let is_told = |it: &Duration| !it.is_zero() || seconds == Some(0.0);
+            let Some(threshold) = threshold.filter(is_told) else {
                 return Err(Refused::value("a number of seconds, or 0 for no watchdog"));
             };
             shared.settings.watchdog_ns.store(nanoseconds(threshold), Ordering::Relaxed);
@@ -172,7 +175,7 @@ fn cpu(shared: &Shared, id: CpuId) -> Option<String> {
         ("queue_age_p50_ns", age(0.5)),
         ("queue_age_p99_ns", age(0.99)),
     ];
-    Some(all.map(|(key, value)| format!("{key} {value}")).join("\n"))
+    Some(flat_keyed(all))
 }
 
 fn pool(shared: &Shared, id: PoolId) -> String {

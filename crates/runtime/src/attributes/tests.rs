@@ -148,6 +148,7 @@ fn bad_values_are_refused_with_those_accepted_and_change_nothing() {
     for (name, value) in [
         ("default_affinity_scope", "default"),
         ("watchdog_thresh", "-1"),
+        ("watchdog_thresh", "1e-10"),
         ("cpu_intensive_thresh_us", "often"),
         ("features", "MAGIC"),
         ("record_decisions", "10001"),

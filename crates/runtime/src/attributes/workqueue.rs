@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use homing_control::Attribute;
-use homing_sched::{Nice, PullCost};
+use homing_control::{Attribute, Switch, flat_keyed};
+use homing_sched::{MAX_ACTIVE_MAX, Nice, PullCost};
 use homing_topology::CpuSet;
 
 use super::{Refused, flag, scope};
@@ -70,7 +70,7 @@ pub(super) fn get(shared: &Arc<Shared>, name: &str, attribute: &str) -> Option<S
     let state = shared.workqueues.named(name)?;
     let chosen = state.chosen();
     let attributes = chosen.attributes;
-    let bit = |set: bool| u8::from(set).to_string();
+    let bit = |set: bool| Switch(set).to_string();
     Some(match attribute {
         "type" => kind(&state),
         "flags" => flags(&state),
@@ -176,10 +176,7 @@ fn counters(state: &WorkqueueState, counters: &Counters) -> String {
         ("queue_age_p50_ns", age(0.5)),
         ("queue_age_p99_ns", age(0.99)),
     ];
-    let line = |(name, count): (&str, Option<u64>)| {
-        count.map_or(format!("{name} -"), |count| format!("{name} {count}"))
-    };
-    all.map(line).join("\n")
+    flat_keyed(all)
 }
 
 pub(super) fn set(
@@ -188,9 +185,7 @@ pub(super) fn set(
     attribute: &str,
     value: &str,
 ) -> Result<(), Refused> {
-    let Some(state) = shared.workqueues.named(name) else {
-        return Err(Refused::Failed("the workqueue has gone".to_owned()));
-    };
+    let state = shared.workqueues.named(name).ok_or(Refused::Gone)?;
     let workqueue = Workqueue::looked_at(Arc::clone(shared), state);
     let set = match attribute {
         // A value that was read may be written back: "default (cache)".
@@ -207,15 +202,15 @@ pub(super) fn set(
         }
         "nice" => {
             let nice = value.parse().ok().and_then(Nice::new);
-            workqueue.set_nice(nice.ok_or_else(|| Refused::value("a number from -20 to 19"))?)
+            workqueue.set_nice(nice.ok_or_else(|| Refused::value(nices()))?)
         }
         "cpumask" => workqueue.set_cpumask(cpumask(shared, value)?),
         "max_active" => workqueue.set_max_active(match value {
             "max" => None,
-            number => Some(number.parse().map_err(|_| Refused::value(MAX_ACTIVE))?),
+            number => Some(number.parse().map_err(|_| Refused::value(max_actives()))?),
         }),
         "min_active" => {
-            let most = workqueue.max_active().unwrap_or(homing_sched::MAX_ACTIVE_MAX);
+            let most = workqueue.max_active().unwrap_or(MAX_ACTIVE_MAX);
             let accepted = || Refused::value(format!("0 to {most}, its max_active"));
             let min = value.parse().map_err(|_| accepted())?;
             workqueue.set_min_active(min)
@@ -231,7 +226,7 @@ pub(super) fn set(
         _ => Ok(()),
     };
     set.map_err(|error| match error {
-        WorkqueueError::Limit { attribute: "max_active", .. } => Refused::value(MAX_ACTIVE),
+        WorkqueueError::Limit { attribute: "max_active", .. } => Refused::value(max_actives()),
         WorkqueueError::Limit { accepted, .. } => Refused::Value(accepted),
         WorkqueueError::Cpumask { online, .. } => Refused::value(format!("CPUs out of {online}")),
         other => Refused::Failed(other.to_string()),
@@ -240,7 +235,13 @@ pub(super) fn set(
 
 const PULL_COST: &str = "25, 50, 100, 200 or 400, in per cent of what is usual";
 
-const MAX_ACTIVE: &str = "a number from 1 to 2048, or max";
+fn max_actives() -> String {
+    format!("a number from 1 to {MAX_ACTIVE_MAX}, or max")
+}
+
+fn nices() -> String {
+    format!("a number from {} to {}", Nice::HIGHPRI.get(), Nice::MAX.get())
+}
 
 /// `default` out of `default (cache)`, and likewise for `auto`.
 fn written_back(value: &str) -> &str {
