@@ -1,4 +1,5 @@
-//! A client may send anything before it asks for data: the conversation ends, and replies are bounded.
+//! A client may send anything before it asks for data: the conversation ends, and replies are
+//! bounded.
 #![no_main]
 
 use homing_nbd::{BlockSizes, Export, Handshake, Progress, Tls};

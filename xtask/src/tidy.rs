@@ -12,6 +12,8 @@ use crate::links;
 
 /// The most lines of a source file, tests included. This may only fall.
 const FILE_LINES_MAX: usize = 600;
+/// The most columns of a comment: rustfmt's limit, which it does not apply to comments.
+const COMMENT_WIDTH_MAX: usize = 100;
 /// The only files that may allow unsafe code, their own or a module's; ARCHITECTURE.md says why.
 const UNSAFE_ISLANDS: [&str; 20] = [
     "bench/src/fsync/queue/io_uring.rs",
@@ -80,11 +82,33 @@ fn check_source(name: &str, text: &str, problems: &mut Vec<String>) {
     if allows && !UNSAFE_ISLANDS.contains(&name) {
         problems.push(format!("{name}: unsafe code outside the islands {UNSAFE_ISLANDS:?}"));
     }
+    for line in wide_comments(text) {
+        problems.push(format!("{name}:{line}: a comment is wider than {COMMENT_WIDTH_MAX}"));
+    }
     for word in [concat!("FIX", "ME"), concat!("TO", "DO"), concat!("db", "g!(")] {
         if text.contains(word) {
             problems.push(format!("{name}: {word} left over"));
         }
     }
+}
+
+/// The numbers of lines of comments that are too wide, except for examples, drawings and tables.
+fn wide_comments(text: &str) -> Vec<usize> {
+    let mut is_example = false;
+    let mut wide = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let comment = line.trim_start().strip_prefix("//");
+        let Some(comment) = comment.map(|rest| rest.trim_start_matches(['/', '!', ' '])) else {
+            is_example = false;
+            continue;
+        };
+        is_example ^= comment.starts_with("```");
+        let is_prose = !is_example && !comment.starts_with('|');
+        if is_prose && line.chars().count() > COMMENT_WIDTH_MAX {
+            wide.push(index + 1);
+        }
+    }
+    wide
 }
 
 /// Collects rules: "* `WORD-1` text" defines one, `WORD-1` anywhere else cites it.
@@ -146,6 +170,8 @@ mod tests {
         check_source("c.rs", concat!("//! c\n#![allow(", "unsafe_code)]"), &mut problems);
         let of_module = concat!("//! d\n#[allow(", "unsafe_code, reason = \"so\")]\nmod e;");
         check_source("d.rs", of_module, &mut problems);
-        assert_eq!(problems.len(), 4, "{problems:?}");
+        let wide = format!("//! e\n/// ```\n/// {0}\n/// ```\n// {0}", "x".repeat(100));
+        check_source("e.rs", &wide, &mut problems);
+        assert!(problems.len() == 5 && problems[4].starts_with("e.rs:5:"), "{problems:?}");
     }
 }

@@ -4,7 +4,8 @@
 //! this program. Rounds go over all cells, the peers of a case one after the other, in another
 //! order each round, so that disturbances of the machine reach all of them.
 //!
-//! Read on in this order: `workload`, `requests`, `peers`, `load`, `cell`, `report`, `table`, `html`.
+//! Read on in this order: `workload`, `requests`, `peers`, `load`, `cell`, `report`, `table`,
+//! `html`.
 
 mod cell;
 mod help;

@@ -6,8 +6,8 @@
 //!
 //! The files and the device's counters are those of `homing lab run fsync`, in `homing_lab::fsync`.
 //!
-//! Read on in this order: `strategy`, `place`, `queue`, `engines`, `bulk`, `stream`, `lone`, `cell`,
-//! `report`, `table`.
+//! Read on in this order: `strategy`, `place`, `queue`, `engines`, `bulk`, `stream`, `lone`,
+//! `cell`, `report`, `table`.
 
 mod bulk;
 mod cell;

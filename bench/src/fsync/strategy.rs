@@ -58,8 +58,8 @@ pub(crate) enum Strategy {
     /// The same, each file by itself, as on filesystems that homing does not commit: as many side
     /// by side as there are issuers, or, with one issuer, as many as homing finds best.
     HomingFiles,
-    /// `Durable::fsync` of each file; each issuer begins all of its own before it waits. In a stream
-    /// it is a task that awaits each.
+    /// `Durable::fsync` of each file; each issuer begins all of its own before it waits. In a
+    /// stream it is a task that awaits each.
     HomingAsync,
     /// `Durable::fsync_and_wait`, on as many threads as there are issuers.
     Homing,

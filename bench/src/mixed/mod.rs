@@ -69,8 +69,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [0, 100],
           value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     disk_us: Vec<u64>,
-    /// How many reads the reader has under way for each of the dirty tenant's threads, where it waits
-    /// for a disk.
+    /// How many reads the reader has under way for each of the dirty tenant's threads, where it
+    /// waits for a disk.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 8, 32])]
     reader_depth: Vec<usize>,
     /// Threads of the dirty tenant, and of the reader [default: as many as CPUs that may be used].

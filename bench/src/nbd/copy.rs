@@ -1,5 +1,5 @@
-//! `homing-bench nbd-copy`: whole exports copied in and out, plain and through TLS, which fio's client
-//! cannot do.
+//! `homing-bench nbd-copy`: whole exports copied in and out, plain and through TLS, which fio's
+//! client cannot do.
 
 use std::collections::BTreeMap;
 use std::fs;

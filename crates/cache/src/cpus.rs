@@ -1,5 +1,6 @@
 //! The CPUs of the process. A cache may be made, and its threads be begun, by a thread that is
-//! pinned to one CPU, as the runtime's workers are: what such a thread has says nothing of the rest.
+//! pinned to one CPU, as the runtime's workers are: what such a thread has says nothing of the
+//! rest.
 
 #[cfg(all(target_os = "linux", not(miri)))]
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -30,8 +31,8 @@ pub(crate) fn unpin() {
     }
 }
 
-/// The CPUs of the process's first thread, if this one has a part of them. If the first one is pinned
-/// itself, there is no telling.
+/// The CPUs of the process's first thread, if this one has a part of them. If the first one is
+/// pinned itself, there is no telling.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn more_than_own() -> Option<CpuSet> {
     let own = sched_getaffinity(None).ok()?;

@@ -1,7 +1,7 @@
 //! Caches for objects and for pages, which share one replacement policy.
 //!
-//! Read on in this order: `habits` (what all shards of a cache share), `heard`, `min_ttl`, `limits` (of groups),
-//! `claims`, `panics`, `objects`, [`pages`].
+//! Read on in this order: `habits` (what all shards of a cache share), `heard`, `min_ttl`, `limits`
+//! (of groups), `claims`, `panics`, `objects`, [`pages`].
 
 mod claims;
 mod cpus;

@@ -51,8 +51,9 @@ pub(crate) struct CacheArgs {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Mode {
-    /// When they are flushed or their memory is needed, as with a disk that has a cache. Data for which the file's
-    /// disk has no space stays in memory, and flushes fail until there is space or the data is trimmed
+    /// When they are flushed or their memory is needed, as with a disk that has a cache. Data for
+    /// which the file's disk has no space stays in memory, and flushes fail until there is space or
+    /// the data is trimmed
     WriteBack,
     /// Before they are answered
     WriteThrough,

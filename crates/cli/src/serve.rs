@@ -48,7 +48,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SIZE")]
     pub(crate) size: Option<ByteSize>,
 
-    /// Use the whole content of this file as the passphrase, as cryptsetup does; - is standard input
+    /// Use the whole content of this file as the passphrase, as cryptsetup does; - is standard
+    /// input
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
@@ -64,13 +65,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     listen: Option<SocketAddr>,
 
-    /// Require TLS of all clients, with server-cert.pem and server-key.pem of this folder. Replaced files take
-    /// effect for clients that connect later
+    /// Require TLS of all clients, with server-cert.pem and server-key.pem of this folder. Replaced
+    /// files take effect for clients that connect later
     #[arg(long, value_name = "DIR", conflicts_with = "try_it")]
     tls_certificates: Option<PathBuf>,
 
-    /// Serve only clients whose certificate is signed by ca-cert.pem of that folder and not revoked by its
-    /// ca-crl.pem (if there is one)
+    /// Serve only clients whose certificate is signed by ca-cert.pem of that folder and not revoked
+    /// by its ca-crl.pem (if there is one)
     #[arg(long, requires = "tls_certificates")]
     tls_verify_peer: bool,
 
@@ -90,14 +91,16 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     json: bool,
 
-    /// Clients at one time; more are turned away. An idle client costs about 25 KiB of memory, 80 KiB with TLS
+    /// Clients at one time; more are turned away. An idle client costs about 25 KiB of memory, 80
+    /// KiB with TLS
     #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = count)]
     connections_max: NonZeroUsize,
 
-    /// Memory for the requests of all clients together, beyond 640 KiB for each busy client. A fourth of it is for
-    /// data that is received ahead of its turn. A client that stops within a request occupies the memory of the
-    /// whole request, and is cut off if it keeps others waiting and does not go on. Of several exports each gets half at
-    /// most, so that one disk that hangs does not stop the others
+    /// Memory for the requests of all clients together, beyond 640 KiB for each busy client. A
+    /// fourth of it is for data that is received ahead of its turn. A client that stops within a
+    /// request occupies the memory of the whole request, and is cut off if it keeps others waiting
+    /// and does not go on. Of several exports each gets half at most, so that one disk that hangs
+    /// does not stop the others
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     request_memory: ByteSize,
 
@@ -113,8 +116,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_enum, default_value_t = CryptOnArg::Auto, help_heading = "Scheduling")]
     crypt_on: CryptOnArg,
 
-    /// How many microseconds to poll for a client's next request before sleeping, if its last one came as soon; 0
-    /// never polls
+    /// How many microseconds to poll for a client's next request before sleeping, if its last one
+    /// came as soon; 0 never polls
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 50, help_heading = "Scheduling",
         value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     busy_poll: u64,

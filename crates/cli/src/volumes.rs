@@ -29,15 +29,18 @@ pub(crate) struct NewVolumeArgs {
     #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     iter_time: u32,
 
-    /// Most memory that trying a passphrase takes, in KiB [default: 1 GiB, or half of the machine's]
+    /// Most memory that trying a passphrase takes, in KiB [default: 1 GiB, or half of the
+    /// machine's]
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(32..=4 << 20))]
     pbkdf_memory: Option<u32>,
 
-    /// Passes of the key derivation, instead of measuring how many fit --iter-time; only for random keys
+    /// Passes of the key derivation, instead of measuring how many fit --iter-time; only for random
+    /// keys
     #[arg(long, value_name = "COUNT", requires = "pbkdf_memory", value_parser = clap::value_parser!(u32).range(4..))]
     pbkdf_force_iterations: Option<u32>,
 
-    /// Pass discards on to the file: this frees space, but shows which parts of the volume are in use
+    /// Pass discards on to the file: this frees space, but shows which parts of the volume are in
+    /// use
     #[arg(long)]
     allow_discards: bool,
 }
@@ -85,7 +88,8 @@ fn new_volume(args: &ServeArgs, image: &Path) -> anyhow::Result<FormatOptions> {
     })
 }
 
-/// Opens or makes a volume that has been [checked](check). `key`: what the key file holds, if there is one.
+/// Opens or makes a volume that has been [checked](check). `key`: what the key file holds, if there
+/// is one.
 pub(crate) fn open_or_make(
     args: &ServeArgs,
     image: &Path,
@@ -179,7 +183,8 @@ fn kdf(args: &ServeArgs, random_key: bool) -> Kdf {
     }
 }
 
-/// Whether a file can have this name, before anybody is asked for a passphrase and a key is derived.
+/// Whether a file can have this name, before anybody is asked for a passphrase and a key is
+/// derived.
 fn check_place(image: &Path) -> anyhow::Result<()> {
     if image.as_os_str().as_bytes().ends_with(b"/") {
         bail!("{} is a folder's name: give one of a file", image.display());

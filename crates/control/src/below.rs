@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::attribute::{Attribute, AttributeError, AttributeTree};
 
-/// A tree whose paths begin with a name of yours. In [`Trees`](crate::Trees), the first of two trees
-/// with the same paths hides the second: put one of them below a name.
+/// A tree whose paths begin with a name of yours. In [`Trees`](crate::Trees), the first of two
+/// trees with the same paths hides the second: put one of them below a name.
 ///
 /// ```
 /// # use std::sync::Arc;

@@ -106,7 +106,8 @@ pub struct Client {
     stream: UnixStream,
     path: PathBuf,
     lines: Lines,
-    /// The server was out of step, or took too long: nothing that it has sent or still sends is an answer.
+    /// The server was out of step, or took too long: nothing that it has sent or still sends is an
+    /// answer.
     ended: bool,
 }
 
@@ -226,8 +227,8 @@ impl Client {
         ClientError::Io { path: self.path.clone(), source: told(error) }
     }
 
-    /// Ends the connection. What has come before could still be read after the shutdown, so `ended` says that it
-    /// is no answer.
+    /// Ends the connection. What has come before could still be read after the shutdown, so `ended`
+    /// says that it is no answer.
     fn end(&mut self) {
         self.ended = true;
         let _ = self.stream.shutdown(Shutdown::Both);

@@ -28,8 +28,8 @@ pub enum Backend {
     /// The workqueue `durable`.
     #[default]
     Threads,
-    /// The kernel's own threads, as many as syncs are under way. Linux only, and only where it is not
-    /// forbidden.
+    /// The kernel's own threads, as many as syncs are under way. Linux only, and only where it is
+    /// not forbidden.
     IoUring,
 }
 

@@ -24,8 +24,8 @@ pub(crate) const BULK: usize = 8;
 /// this many takes 5 ms, as long as the flush that this costs on a slow disk.
 pub(crate) const BEGINS_EARLY: usize = 4000;
 
-/// A batch leaves this many descriptors to other threads: if fewer are left, what has been asked for
-/// ends before more is. Chosen: what a server opens in the time that a part of a batch takes.
+/// A batch leaves this many descriptors to other threads: if fewer are left, what has been asked
+/// for ends before more is. Chosen: what a server opens in the time that a part of a batch takes.
 const LEFT: u64 = 64;
 
 /// Syncs of several kinds that begin together, so that one commit of the filesystem may do for all

@@ -83,9 +83,9 @@ impl Durable {
 
     /// Makes another engine on this runtime, for a program that needs different settings. Each
     /// runtime has an engine of its own, too. All engines of a process know the files that have
-    /// failed with one of them, as long as that one lives. But sync each file by one engine only: if
-    /// two do at the same time, the kernel may have told one of an error that the other has not heard
-    /// of yet.
+    /// failed with one of them, as long as that one lives. But sync each file by one engine only:
+    /// if two do at the same time, the kernel may have told one of an error that the other has not
+    /// heard of yet.
     ///
     /// # Errors
     /// As for building a workqueue.
@@ -278,9 +278,9 @@ impl Durable {
     /// future: calls `done` with the verdict. If nothing else is under way, this thread does the
     /// sync, as in [`Durable::fdatasync_and_wait`], and then the call. Otherwise this returns at
     /// once, and a worker makes the call: the one that did the sync, or one of `events` if
-    /// `workqueue/durable/max_active` is set. `done` delays the callers that are told after it, so it
-    /// should not take long. It may sync again, also with this function, and wait for that, unless
-    /// the `max_active` of `events` is set, too.
+    /// `workqueue/durable/max_active` is set. `done` delays the callers that are told after it, so
+    /// it should not take long. It may sync again, also with this function, and wait for that,
+    /// unless the `max_active` of `events` is set, too.
     ///
     /// ```
     /// # use homing_durable::Durable;
@@ -330,9 +330,9 @@ impl Durable {
 
     /// As [`Durable::acknowledge_loss`], but takes an error that a sync returned, or one of
     /// [`Durable::failures`]: for files that nobody has open any more, and for logs, which stay
-    /// closed until they are opened again. Returns `None` if that is not the file's present failure.
-    /// Until it is acknowledged, a file that has failed is kept open: its space is not freed even if
-    /// it has no name, and its filesystem cannot be unmounted.
+    /// closed until they are opened again. Returns `None` if that is not the file's present
+    /// failure. Until it is acknowledged, a file that has failed is kept open: its space is not
+    /// freed even if it has no name, and its filesystem cannot be unmounted.
     ///
     /// ```
     /// # use homing_durable::Durable;
@@ -359,8 +359,9 @@ impl Durable {
         failed.map(|(error, _)| error)
     }
 
-    /// The failures that nobody has acknowledged: at most one for each file, with whichever engine of
-    /// the process it failed, and for each log that has not been opened again since, with this engine.
+    /// The failures that nobody has acknowledged: at most one for each file, with whichever engine
+    /// of the process it failed, and for each log that has not been opened again since, with this
+    /// engine.
     pub fn failures(&self) -> Vec<DurabilityError> {
         self.engine.failures()
     }

@@ -35,8 +35,8 @@ pub(crate) struct Engine {
     gathered: Condvar,
     pub(crate) system: Box<dyn System>,
     workqueue: Workqueue,
-    /// Where functions of callers are called if the other one may have few items at a time: they may
-    /// wait for its next item.
+    /// Where functions of callers are called if the other one may have few items at a time: they
+    /// may wait for its next item.
     events: Workqueue,
     pub(crate) settings: Settings,
     pub(crate) crowd: Crowd,
@@ -168,8 +168,8 @@ impl Engine {
         workqueue.execute_for_accepted(calls);
     }
 
-    /// Whether the workqueue may have so many items at a time and no more. A thread that runs one of
-    /// them must not call a function of a caller, then.
+    /// Whether the workqueue may have so many items at a time and no more. A thread that runs one
+    /// of them must not call a function of a caller, then.
     pub(crate) fn is_limited(&self) -> bool {
         self.workqueue.max_active().is_some()
     }
@@ -467,8 +467,8 @@ impl Engine {
             mine.take().into_iter().for_each(|job| self.hand_over(job));
         }
         if calls && (by_ring || self.is_limited()) {
-            // The functions called may take long, and others wait for the ring's thread, or for this
-            // one to be done.
+            // The functions called may take long, and others wait for the ring's thread, or for
+            // this one to be done.
             self.execute_calls(move || drop(telling));
         } else {
             drop(telling);

@@ -188,7 +188,8 @@ impl Files {
         self.filesystems.entry(device).or_default().note_commits(commits, may_change);
     }
 
-    /// The next thing to do, if there is anything on a filesystem with fewer than `depth` under way.
+    /// The next thing to do, if there is anything on a filesystem with fewer than `depth` under
+    /// way.
     pub(crate) fn next_job(&mut self, policy: Policy) -> Option<Job> {
         if let Some((id, limit)) = self.gathers.next_job() {
             return Some(Job::GatherFile(id, limit));

@@ -169,8 +169,8 @@ impl Filesystem {
         self.may_commit() && self.costs.prefers_commit(policy, self.ready.len(), depth, rested)
     }
 
-    /// Takes a file of a caller that asked for one and would otherwise wait with a bulk for the next
-    /// commit. If there are so many of these callers that they are worth a commit, they wait.
+    /// Takes a file of a caller that asked for one and would otherwise wait with a bulk for the
+    /// next commit. If there are so many of these callers that they are worth a commit, they wait.
     pub(crate) fn take_single(&mut self, policy: Policy, depth: usize) -> Option<FileId> {
         let singles = self.ready.singles();
         let is_beside_bulk = singles < self.ready.len();

@@ -70,12 +70,21 @@ pub(crate) struct Group {
     expected: usize,
     patience: u32,
     hurries: u32,
-    /// A group is being put off.
-    gathers: bool,
-    /// That is because files are synced side by side; or it was, and is over.
-    holds: bool,
+    put_off: PutOff,
     /// The thread that waits has been told that the group need not be put off any longer.
     said: bool,
+}
+
+/// What the next group is put off for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PutOff {
+    Nothing,
+    /// Callers that are expected.
+    Callers,
+    /// Files that are synced side by side.
+    Beside,
+    /// Nothing, but it was for those: it goes beside them now.
+    WasBeside,
 }
 
 impl Default for Group {
@@ -86,8 +95,7 @@ impl Default for Group {
             expected: 0,
             patience: PATIENCE,
             hurries: 0,
-            gathers: false,
-            holds: false,
+            put_off: PutOff::Nothing,
             said: false,
         }
     }
@@ -169,48 +177,55 @@ impl Group {
     pub(crate) fn begin_gather(&mut self, waiting: usize, takes: Duration) -> Option<Duration> {
         let limit = (takes / GATHERS).min(GATHER_MAX);
         let worth = limit >= GATHER_MIN && self.expected > 1 && !self.is_enough(waiting);
-        if !worth || self.gathers {
+        if !worth || self.gathers() {
             return None;
         }
         if self.hurries > 0 {
             self.hurries -= 1;
             return None;
         }
-        (self.gathers, self.holds, self.said) = (true, false, false);
+        (self.put_off, self.said) = (PutOff::Callers, false);
         Some(limit)
     }
 
     /// Whether the next group is put off while files are synced side by side, and for how long at
     /// most. It is put off once; then it goes beside those.
     pub(crate) fn hold(&mut self, takes: Duration) -> Option<Duration> {
-        let held = self.holds;
-        (self.gathers, self.holds, self.said) = (!held, !held, false);
-        (!held).then(|| (takes / GATHERS).clamp(GATHER_MIN, GATHER_MAX))
+        if self.put_off == PutOff::WasBeside {
+            self.put_off = PutOff::Nothing;
+            return None;
+        }
+        (self.put_off, self.said) = (PutOff::Beside, false);
+        Some((takes / GATHERS).clamp(GATHER_MIN, GATHER_MAX))
     }
 
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn put_off(&mut self, expected: usize) {
-        (self.gathers, self.expected) = (true, expected);
+        (self.put_off, self.expected) = (PutOff::Callers, expected);
     }
 
     /// Nothing is synced side by side any more.
     pub(crate) fn release(&mut self) {
-        self.holds = false;
+        self.put_off = match self.put_off {
+            PutOff::Beside => PutOff::Callers,
+            PutOff::WasBeside => PutOff::Nothing,
+            other => other,
+        };
     }
 
     /// Whether a group is being put off because files are synced side by side.
     pub(crate) fn holds(&self) -> bool {
-        self.gathers && self.holds
+        self.put_off == PutOff::Beside
     }
 
     /// Whether a thread waits that must be told, once, that the group is put off no longer.
     pub(crate) fn say(&mut self) -> bool {
-        self.gathers && !std::mem::replace(&mut self.said, true)
+        self.gathers() && !std::mem::replace(&mut self.said, true)
     }
 
     /// Whether a group is being put off.
     pub(crate) fn gathers(&self) -> bool {
-        self.gathers
+        matches!(self.put_off, PutOff::Callers | PutOff::Beside)
     }
 
     /// Whether this many waiting callers are enough for a group to begin: as many as there were.
@@ -222,15 +237,16 @@ impl Group {
 
     /// The group is put off no longer; this many callers wait.
     pub(crate) fn end_gather(&mut self, waiting: usize) {
-        self.gathers = false;
+        let was = self.put_off;
+        self.put_off = if was == PutOff::Beside { PutOff::WasBeside } else { PutOff::Nothing };
         if self.is_enough(waiting) {
             self.patience = PATIENCE;
-        } else if self.holds {
-            // The group was not put off for these callers.
-        } else if self.patience > 1 {
-            self.patience -= 1;
-        } else {
-            self.hurries = HURRIES;
+        } else if was == PutOff::Callers {
+            if self.patience > 1 {
+                self.patience -= 1;
+            } else {
+                self.hurries = HURRIES;
+            }
         }
     }
 }

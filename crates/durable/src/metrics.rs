@@ -6,8 +6,8 @@ use crate::durable::Durable;
 
 impl Durable {
     /// Hands the counters, as they are now, to the recorder of the `metrics` ecosystem that is
-    /// installed, under the label `durable` with this name. Call this before each scrape, or now and
-    /// then.
+    /// installed, under the label `durable` with this name. Call this before each scrape, or now
+    /// and then.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;

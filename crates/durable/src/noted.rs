@@ -18,8 +18,8 @@ impl Durable {
     /// `O_DSYNC`, by the system call `operation`: counts it, and keeps its failure for the file, as
     /// those of the engine's own syncs.
     ///
-    /// Call this before anybody else can sync through the same description. It does not tell whether
-    /// the file has failed before.
+    /// Call this before anybody else can sync through the same description. It does not tell
+    /// whether the file has failed before.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;

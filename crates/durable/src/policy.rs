@@ -133,8 +133,8 @@ impl Crowd {
         self.unwritten.load(Ordering::Relaxed)
     }
 
-    /// Looks, if it is time. Called after callers that were not alone have been answered, and when a
-    /// bulk begins.
+    /// Looks, if it is time. Called after callers that were not alone have been answered, and when
+    /// a bulk begins.
     pub(crate) fn look(&self, system: &dyn System) {
         if self.is_to_look() {
             let unwritten = system.unwritten().unwrap_or(0);

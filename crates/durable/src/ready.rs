@@ -1,6 +1,6 @@
-//! The files of one filesystem that can be synced now. Those of callers that asked for one file come
-//! before those of batches: one of them beside ten thousand waits for a sync that ends, not for all.
-//! Pure.
+//! The files of one filesystem that can be synced now. Those of callers that asked for one file
+//! come before those of batches: one of them beside ten thousand waits for a sync that ends, not
+//! for all. Pure.
 
 use std::collections::VecDeque;
 

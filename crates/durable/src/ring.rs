@@ -111,8 +111,8 @@ impl Ring {
         lock(&self.shared.inbox).is_broken
     }
 
-    /// Syncs a file, and calls `done` on the ring's thread. If the ring is broken, calls it with `ECANCELED` on
-    /// this thread.
+    /// Syncs a file, and calls `done` on the ring's thread. If the ring is broken, calls it with
+    /// `ECANCELED` on this thread.
     pub(crate) fn sync(&self, file: Arc<File>, kind: Kind, done: Done) {
         let order = Order { file, kind, done: Some(done) };
         let refused = {

@@ -243,8 +243,8 @@ mod tests {
         assert!(prefers(&mut costs, 10_000, 64), "both are slow here");
     }
 
-    /// The bulks of so many files of which a commit is tried, among this many. Their files are begun
-    /// one by one, with a decision each.
+    /// The bulks of so many files of which a commit is tried, among this many. Their files are
+    /// begun one by one, with a decision each.
     fn tries(costs: &mut Costs, policy: Policy, files: usize, bulks: usize) -> Vec<usize> {
         let tried = |costs: &mut Costs| {
             (1..=files).rev().any(|waiting| costs.prefers_commit(policy, waiting, 16, true))

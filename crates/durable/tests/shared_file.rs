@@ -156,7 +156,8 @@ fn a_call_that_takes_long_holds_up_no_shared_sync() {
         });
         disk.end(number, true);
         assert!(told.recv().unwrap());
-        // A worker leads the second one; the third is asked for meanwhile, and lets the second's call go.
+        // A worker leads the second one; the third is asked for meanwhile, and lets the second's
+        // call go.
         disk.until_under_way(1);
         durable.fdatasync_shared(&file, move |_| let_go.send(()).unwrap());
         disk.end(number, true);

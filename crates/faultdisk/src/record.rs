@@ -43,7 +43,8 @@ impl Record {
     }
 }
 
-/// A power cut that moves on in time. Flushed writes are applied once, for all cuts that come after.
+/// A power cut that moves on in time. Flushed writes are applied once, for all cuts that come
+/// after.
 #[derive(Clone, Debug)]
 pub struct Cut<'a> {
     record: &'a Record,

@@ -15,10 +15,11 @@
 //! 1. A change is appended to the log before a page has it ([`Bank::transfer`]).
 //! 2. A page goes to the file only when all that the page has is on disk in the log
 //!    ([`Accounts::write`]).
-//! 3. Records are cut off only when the pages that they changed are on the disk ([`Bank::checkpoint`]).
+//! 3. Records are cut off only when the pages that they changed are on the disk
+//!    ([`Bank::checkpoint`]).
 //! 4. Doing a record again changes nothing more: it holds the new balances, not the amounts added.
-//! 5. If a change that is in the log cannot be made, only opening the bank again makes it whole: from
-//!    then on nothing is changed, and no record cut off ([`Bank::order`]).
+//! 5. If a change that is in the log cannot be made, only opening the bank again makes it whole:
+//!    from then on nothing is changed, and no record cut off ([`Bank::order`]).
 
 use std::error::Error;
 use std::fs::File;

@@ -21,11 +21,11 @@
 //!
 //! `docs/workqueues.md` is the guide to workqueues, for readers who know the kernel's.
 //!
-//! This crate is the facade: it re-exports what programs use and contains no code of its own. Examples
-//! name the crate that something is from (`homing_runtime`, `homing_cache`, `homing_durable`,
-//! `homing_topology`, `homing_control`): write `homing` there, `homing::pages` for
-//! `homing_cache::pages`, and `homing::control` for `homing_control`. Names that say little without
-//! their crate are longer here: `homing_durable::Record` is [`LogRecord`], for one.
+//! This crate is the facade: it re-exports what programs use and contains no code of its own.
+//! Examples name the crate that something is from (`homing_runtime`, `homing_cache`,
+//! `homing_durable`, `homing_topology`, `homing_control`): write `homing` there, `homing::pages`
+//! for `homing_cache::pages`, and `homing::control` for `homing_control`. Names that say little
+//! without their crate are longer here: `homing_durable::Record` is [`LogRecord`], for one.
 #![forbid(unsafe_code)]
 
 // The public interface is:

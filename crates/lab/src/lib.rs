@@ -1,6 +1,6 @@
-//! Experiments without a server: the published ones on simulated machines ([`experiments`]), that of
-//! fsync on this machine's files ([`fsync`]), and access traces replayed against cache policies, to
-//! see what a policy is worth before it is built.
+//! Experiments without a server: the published ones on simulated machines ([`experiments`]), that
+//! of fsync on this machine's files ([`fsync`]), and access traces replayed against cache policies,
+//! to see what a policy is worth before it is built.
 //!
 //! ```text
 //! a file ─▶ Trace            requests by dense page number, read once        trace

@@ -44,8 +44,8 @@ fn it_spares_the_disk_more_than_what_evicts_clean_pages_first_or_once_used_ones(
 }
 
 /// Requests by an LRU stack: the shorter ago a page was used, the more likely it is used next. LRU
-/// is the best there is. In a cache of a few pages, little is learnt of them before a short trace is
-/// over.
+/// is the best there is. In a cache of a few pages, little is learnt of them before a short trace
+/// is over.
 #[test]
 fn a_small_cache_learns_soon_that_recency_tells() {
     let mut seed = 0x2545_f491_4f6c_dd1d_u64;

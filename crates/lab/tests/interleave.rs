@@ -56,7 +56,8 @@ proptest! {
             let base = mixed.keys()[mixed_first.page as usize];
             prop_assert_eq!(mixed_key.wrapping_sub(base), key.wrapping_sub(first));
             taken[tenant] += 1;
-            // No tenant is ever further from its proportion than a request, and half a one for each tenant.
+            // No tenant is ever further from its proportion than a request, and half a one for each
+            // tenant.
             let due = (index + 1) as f64 * traces[tenant].len() as f64 / mixed.len() as f64;
             prop_assert!((taken[tenant] as f64 - due).abs() <= 1.0 + traces.len() as f64 / 2.0);
         }

@@ -19,11 +19,12 @@ const OTHERS_MAX: f64 = 0.1;
 /// wrong simulation does not become right.
 const ATTEMPTS: usize = 4;
 
-/// Real and simulated, in one of a few attempts that others disturb little: the CPU time of an item agrees within
-/// a quarter, items pulled within 0.1 an item. Where nothing else runs, throughput and CPU use agree
-/// within a tenth for issuers with many items on the way, and within a quarter for one that mostly
-/// waits (`homing lab run items`). Here others take CPUs away, so throughput may be a quarter, and
-/// a worker that loses its CPU is woken again. Where they take much, nothing is compared.
+/// Real and simulated, in one of a few attempts that others disturb little: the CPU time of an item
+/// agrees within a quarter, items pulled within 0.1 an item. Where nothing else runs, throughput
+/// and CPU use agree within a tenth for issuers with many items on the way, and within a quarter
+/// for one that mostly waits (`homing lab run items`). Here others take CPUs away, so throughput
+/// may be a quarter, and a worker that loses its CPU is woken again. Where they take much, nothing
+/// is compared.
 #[test]
 fn the_simulated_machine_does_what_this_one_does() {
     let hosts = vec![HostModel::Cfs];

@@ -10,7 +10,8 @@
 #[inline]
 pub fn prefetch<T>(place: &T) {
     let place = std::ptr::from_ref(place).cast::<u8>();
-    // SAFETY: a hint. It reads nothing that the program could see, and never faults, whatever the address.
+    // SAFETY: a hint. It reads nothing that the program could see, and never faults, whatever the
+    // address.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

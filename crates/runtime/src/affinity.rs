@@ -120,10 +120,11 @@ pub(crate) fn set_mask_of(_tid: u32, (): &Mask) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs `make` on the CPUs that the whole runtime may use. A new thread, or a child process, inherits
-/// the CPUs of the thread that creates it, and a worker has only one. So an item that creates some,
-/// or asks `available_parallelism`, does so in here, or all of them share that CPU. For short work: meanwhile the kernel may move the worker
-/// away. Anywhere else, it is a plain call.
+/// Runs `make` on the CPUs that the whole runtime may use. A new thread, or a child process,
+/// inherits the CPUs of the thread that creates it, and a worker has only one. So an item that
+/// creates some, or asks `available_parallelism`, does so in here, or all of them share that CPU.
+/// For short work: meanwhile the kernel may move the worker away. Anywhere else, it is a plain
+/// call.
 ///
 /// ```
 /// let runtime = homing_runtime::Runtime::new()?;

@@ -138,10 +138,10 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The CPUs that may get workers. Default: all. Of these, those get one that the affinity mask and
-    /// the cgroup's cpuset allow, and no more of them than the cgroup's quota keeps busy. While the
-    /// runtime works, it follows changes of the mask of all threads (`taskset -a`), of the cpuset and
-    /// of the quota. CPUs that were offline when the runtime started are never used.
+    /// The CPUs that may get workers. Default: all. Of these, those get one that the affinity mask
+    /// and the cgroup's cpuset allow, and no more of them than the cgroup's quota keeps busy. While
+    /// the runtime works, it follows changes of the mask of all threads (`taskset -a`), of the
+    /// cpuset and of the quota. CPUs that were offline when the runtime started are never used.
     pub fn cpus(mut self, cpus: CpuSet) -> Self {
         self.cpus = Some(cpus);
         self
@@ -201,11 +201,11 @@ impl Builder {
     }
 
     /// The function that is told of such stalls. It is called on a thread made for it, and called
-    /// again each time that the threshold has passed once more. While a call lasts, other stalls are
-    /// counted and not told. If there can be no thread, the monitor calls it, and does nothing else
-    /// meanwhile: no timer fires, and no blocked thread is replaced. The runtime's end does not wait
-    /// for a call. Default: a report on standard error. With the feature `tracing`, there is also a
-    /// `tracing` event.
+    /// again each time that the threshold has passed once more. While a call lasts, other stalls
+    /// are counted and not told. If there can be no thread, the monitor calls it, and does nothing
+    /// else meanwhile: no timer fires, and no blocked thread is replaced. The runtime's end does
+    /// not wait for a call. Default: a report on standard error. With the feature `tracing`, there
+    /// is also a `tracing` event.
     ///
     /// ```
     /// use homing_runtime::Runtime;

@@ -128,10 +128,10 @@ impl Workqueue {
     }
 
     /// Drains the workqueue and ends it. From then on everything is refused, and the workqueue is
-    /// no longer in the attribute tree; until then it keeps its name. If it is frozen and has items,
-    /// this waits until somebody thaws it. This does not wait for work items that wait for a timer;
-    /// cancel them first. A future that waits is dropped when it is woken next, and its handle
-    /// returns `Cancelled`.
+    /// no longer in the attribute tree; until then it keeps its name. If it is frozen and has
+    /// items, this waits until somebody thaws it. This does not wait for work items that wait for a
+    /// timer; cancel them first. A future that waits is dropped when it is woken next, and its
+    /// handle returns `Cancelled`.
     ///
     /// # Panics
     /// As [`Workqueue::flush`].

@@ -78,11 +78,11 @@ impl<T: Send> JoinHandle<T> {
     /// Blocks until the item has run, and returns its result.
     ///
     /// If a worker calls this, it runs the item at once, on the caller's stack, provided that
-    /// nobody has begun the item, its workqueue is neither strict nor has a `cpumask`, is not freezable
-    /// and never had a limit, and there is stack left. Otherwise the caller waits as in
-    /// [`crate::blocking`], so an item may wait for another one without stopping the CPU that it runs
-    /// on. If no thread can be created to take over the caller's CPU, and nobody else can go on, the
-    /// caller may run other items meanwhile, on its own stack.
+    /// nobody has begun the item, its workqueue is neither strict nor has a `cpumask`, is not
+    /// freezable and never had a limit, and there is stack left. Otherwise the caller waits as in
+    /// [`crate::blocking`], so an item may wait for another one without stopping the CPU that it
+    /// runs on. If no thread can be created to take over the caller's CPU, and nobody else can go
+    /// on, the caller may run other items meanwhile, on its own stack.
     ///
     /// # Errors
     /// [`JoinError::Panicked`] with the item's panic. [`JoinError::Cancelled`] if, before the item

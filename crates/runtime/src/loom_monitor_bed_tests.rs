@@ -30,8 +30,8 @@ impl Monitor {
         self.timer_ns.load(Ordering::Relaxed)
     }
 
-    /// Does what is due and sleeps, until `over`. A sleep that nobody ends is a deadlock, which loom
-    /// reports.
+    /// Does what is due and sleeps, until `over`. A sleep that nobody ends is a deadlock, which
+    /// loom reports.
     fn serve(&self, over: impl Fn(Done) -> bool) {
         let mut done = Done::default();
         loop {

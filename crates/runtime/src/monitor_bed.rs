@@ -84,8 +84,8 @@ impl MonitorBed {
 
     /// Sets the alarm, and returns to when.
     fn set(&self, set_to_ns: &mut u64, next_timer_ns: impl Fn() -> u64) -> u64 {
-        // Pairs with the fence of `timer_set`: either we see the timer, or whoever sets it waits for
-        // the lock.
+        // Pairs with the fence of `timer_set`: either we see the timer, or whoever sets it waits
+        // for the lock.
         self.hint_ns.store(AWAKE, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let at_ns = self.wakes_ns(next_timer_ns);

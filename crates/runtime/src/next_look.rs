@@ -1,8 +1,8 @@
 //! When the monitor looks next. While everybody sleeps it rests: it looks some time after somebody
 //! has begun to work, if all are not asleep again by then.
 //!
-//! A look takes the CPU from a worker, or wakes a CPU that sleeps. So the last worker to go to sleep
-//! puts the look off, and makes the monitor rest now and then. The README has the protocol.
+//! A look takes the CPU from a worker, or wakes a CPU that sleeps. So the last worker to go to
+//! sleep puts the look off, and makes the monitor rest now and then. The README has the protocol.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 

@@ -115,8 +115,8 @@ impl Registry {
         act(all.default_scope)
     }
 
-    /// Changes the default and, by `follow`, the workqueues that follow it; but nothing, if `can` says
-    /// of one that it cannot follow. Returns that one's name.
+    /// Changes the default and, by `follow`, the workqueues that follow it; but nothing, if `can`
+    /// says of one that it cannot follow. Returns that one's name.
     pub(crate) fn set_default_scope(
         &self,
         scope: Scope,

@@ -1,5 +1,5 @@
-//! Threads that have come back from blocking and have lost their CPU: each shares it with the thread
-//! that has it now. The monitor lets them go to others while some are idle.
+//! Threads that have come back from blocking and have lost their CPU: each shares it with the
+//! thread that has it now. The monitor lets them go to others while some are idle.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;

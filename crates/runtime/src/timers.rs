@@ -13,9 +13,9 @@ pub(crate) type Rest = Box<dyn FnOnce() + Send>;
 
 /// What a timer does when its time has come.
 pub(crate) trait Fire: Send {
-    /// The timer of this instance, which was set on this CPU, has run out. Returns what may drop the
-    /// last reference to what the user's function holds: on the monitor's thread such a drop could
-    /// wait for a timer.
+    /// The timer of this instance, which was set on this CPU, has run out. Returns what may drop
+    /// the last reference to what the user's function holds: on the monitor's thread such a drop
+    /// could wait for a timer.
     fn fire(self: Box<Self>, generation: u32, cpu: CpuId) -> Option<Rest>;
 
     /// The runtime ends, so the timer will not fire.

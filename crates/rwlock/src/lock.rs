@@ -200,7 +200,8 @@ impl<T> Deref for ReadGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: writers wait for this guard's slot or lock (README.md), and it outlives the reference.
+        // SAFETY: writers wait for this guard's slot or lock (README.md), and it outlives the
+        // reference.
         unsafe { self.value.deref() }
     }
 }

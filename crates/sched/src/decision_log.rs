@@ -14,9 +14,9 @@ const VERSION: u32 = 5;
 
 /// Decisions, with the machine for which they were made.
 ///
-/// As text, it is lines of JSON: the version, the machine and the number of decisions, then one line
-/// for each decision. The text need not come from a trusted source: whatever it is, it is either
-/// refused or replayed.
+/// As text, it is lines of JSON: the version, the machine and the number of decisions, then one
+/// line for each decision. The text need not come from a trusted source: whatever it is, it is
+/// either refused or replayed.
 ///
 /// ```
 /// use homing_sched::{Affinity, Asked, Attributes, DecisionLog, Layout, PoolId, Recording, Shares, Snapshot};

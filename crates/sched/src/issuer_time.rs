@@ -5,8 +5,8 @@
 /// A wait is remembered for this many looks of the monitor. Simulated with looks of 1 ms.
 const LOOKS: u32 = 16;
 
-/// An issuer that was off its CPU for no more than this part of the time has not waited. Guessed: other
-/// threads and interrupts take as much.
+/// An issuer that was off its CPU for no more than this part of the time has not waited. Guessed:
+/// other threads and interrupts take as much.
 const SHARE: u64 = 16;
 
 /// What is known about the issuers' waits, look by look.

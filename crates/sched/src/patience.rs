@@ -75,8 +75,8 @@ pub(crate) fn patience_ns(
     if more_than_enough { patience_ns } else { 0 }
 }
 
-/// Whether items of other pools wait for the CPUs that share a queue: in queues of fewer CPUs, or of
-/// more.
+/// Whether items of other pools wait for the CPUs that share a queue: in queues of fewer CPUs, or
+/// of more.
 fn others_wait(layout: &Layout, facts: &impl Facts, queue: QueueId, own: &CpuSet) -> bool {
     let is_other = |pool: &PoolId| {
         let serves = facts.cpumask(*pool).is_none_or(|mask| mask.intersects(own));

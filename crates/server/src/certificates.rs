@@ -37,12 +37,14 @@ const VALIDITY_CHECKED: Duration = Duration::from_secs(24 * 60 * 60);
 pub enum VerifyPeer {
     /// Anybody who can connect is a client.
     No,
-    /// They show one that is signed by `ca-cert.pem` of the folder, and not listed in `ca-crl.pem` if there is one.
+    /// They show one that is signed by `ca-cert.pem` of the folder, and not listed in `ca-crl.pem`
+    /// if there is one.
     Yes,
 }
 
-/// The certificates of a folder: `server-cert.pem`, `server-key.pem`, and `ca-cert.pem` where [clients are
-/// verified](VerifyPeer). Files that are replaced later count for clients that connect after that.
+/// The certificates of a folder: `server-cert.pem`, `server-key.pem`, and `ca-cert.pem` where
+/// [clients are verified](VerifyPeer). Files that are replaced later count for clients that connect
+/// after that.
 #[derive(Clone)]
 pub struct Certificates(Arc<Folder>);
 

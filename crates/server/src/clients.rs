@@ -181,8 +181,8 @@ impl Clients {
         self.patience.as_millis() as u64
     }
 
-    /// A request to an export has waited for memory so long: if that is longer than clients may keep
-    /// it, it is the disks that keep it.
+    /// A request to an export has waited for memory so long: if that is longer than clients may
+    /// keep it, it is the disks that keep it.
     pub(crate) fn warn_of_waiting(&self, export: usize, waited: Duration) {
         if waited > 2 * self.patience {
             static WAITING: RateLimit = RateLimit::new();
@@ -239,9 +239,10 @@ impl Clients {
         true
     }
 
-    /// Hangs up on the clients that do not take their replies or do not send the rest of a request, and on those
-    /// whose requests have not begun because they wait for memory: one after the other would keep it from the
-    /// next. What is being done for the others is answered, but what they go on to send is not.
+    /// Hangs up on the clients that do not take their replies or do not send the rest of a request,
+    /// and on those whose requests have not begun because they wait for memory: one after the other
+    /// would keep it from the next. What is being done for the others is answered, but what they go
+    /// on to send is not.
     fn hang_up(&self) {
         for (id, peer) in &self.peers().connected {
             if peer.is_waited_for() || peer.waits_for_memory() {

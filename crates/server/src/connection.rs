@@ -37,8 +37,8 @@ const EXTENT_COUNT_MAX: usize = 4096;
 /// fifth, at no cost; with 3 in place of 8 it falls by 40 %, for 5 % more CPU time.
 const SENDS_IN_A_ROW: u32 = 8;
 
-/// A client that goes on has sent this many bytes of a long request while that waited for memory, if
-/// it waited for this long: the system keeps more for us.
+/// A client that goes on has sent this many bytes of a long request while that waited for memory,
+/// if it waited for this long: the system keeps more for us.
 const CAME_MEANWHILE: usize = 32 << 10;
 const WAITED: Duration = Duration::from_secs(1);
 
@@ -393,9 +393,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Makes everything durable. This waits for the disk and needs no CPU, so another thread gets it
-    /// at once. If syncs are shared and one is under way, the request waits for the next one without
-    /// a thread.
+    /// Makes everything durable. This waits for the disk and needs no CPU, so another thread gets
+    /// it at once. If syncs are shared and one is under way, the request waits for the next one
+    /// without a thread.
     fn flush(&mut self, cookie: u64) -> Result<(), End> {
         // Each flush is small, but there may be many.
         let Some(lease) = self.lease_held(0)? else {

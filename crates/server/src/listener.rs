@@ -18,8 +18,8 @@ const BACKLOG: i32 = 4096;
 pub enum Endpoint {
     /// A Unix socket at a path; only its owner may connect (mode 0600).
     Unix(PathBuf),
-    /// A TCP address. Without [TLS](crate::ServerOptions::tls) traffic is not encrypted: then it is for
-    /// trusted networks only.
+    /// A TCP address. Without [TLS](crate::ServerOptions::tls) traffic is not encrypted: then it is
+    /// for trusted networks only.
     Tcp(SocketAddr),
 }
 

@@ -9,9 +9,9 @@
 //! having come later by the time that its bytes take at [`BYTES_A_US`]. So small ones do not wait
 //! behind the long writes of many clients that do not go on, and no long one waits for ever.
 //!
-//! Of several exports each gets half of the memory at most. So one disk that hangs does not keep the
-//! memory from the others' clients, whose requests do not wait behind those of an export that has
-//! its part; two that hang do.
+//! Of several exports each gets half of the memory at most. So one disk that hangs does not keep
+//! the memory from the others' clients, whose requests do not wait behind those of an export that
+//! has its part; two that hang do.
 //!
 //! There are two accounts: one for requests, and one for what is taken in ahead of them
 //! ([`Account`]). No thread that has a lease on the first waits for another one on it, and no
@@ -31,9 +31,9 @@ use crate::peer::Peer;
 /// How often a waiting thread looks for clients that do not go on.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Bytes of memory that put a request back by a microsecond among those that wait. Chosen: a request
-/// of 32 MiB, which takes twice that, is put back by a minute, several times as long as a client may keep
-/// memory without going on.
+/// Bytes of memory that put a request back by a microsecond among those that wait. Chosen: a
+/// request of 32 MiB, which takes twice that, is put back by a minute, several times as long as a
+/// client may keep memory without going on.
 const BYTES_A_US: u64 = 1;
 
 #[derive(Debug)]
@@ -93,14 +93,15 @@ impl Memory {
         }
     }
 
-    /// What a request counts for: no more than its export may have, or it would wait for what others
-    /// have, perhaps for a disk that hangs.
+    /// What a request counts for: no more than its export may have, or it would wait for what
+    /// others have, perhaps for a disk that hangs.
     pub(crate) fn counted(&self, bytes: usize) -> usize {
         bytes.min(self.each_max)
     }
 
     /// Takes `bytes` for requests to an export if they are free and nobody waits. If nobody has any
-    /// memory, even more than the total counts as free; so does the part of an export that has none.
+    /// memory, even more than the total counts as free; so does the part of an export that has
+    /// none.
     pub(crate) fn try_take(&self, export: usize, bytes: usize) -> bool {
         if self.waiting.load(Relaxed) > 0 {
             let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,8 +139,8 @@ impl Memory {
     }
 
     /// Takes `bytes` as soon as they are free, or as soon as nobody has memory but the client that
-    /// asks; `own` says how much that has. Meanwhile calls `overdue` now and then, with the time that
-    /// it has waited.
+    /// asks; `own` says how much that has. Meanwhile calls `overdue` now and then, with the time
+    /// that it has waited.
     pub(crate) fn take(
         &self,
         export: usize,

@@ -34,8 +34,8 @@ impl Waiting {
         }
     }
 
-    /// As [`Waiting::begin`], for a client that did not go on while somebody else was waited for, so
-    /// long: of its patience no more than that is used, and [`LATE_MS`] are left.
+    /// As [`Waiting::begin`], for a client that did not go on while somebody else was waited for,
+    /// so long: of its patience no more than that is used, and [`LATE_MS`] are left.
     pub(crate) fn begin_late(&self, clients: &Clients, waited: Duration) {
         if !self.lasts() {
             let used =

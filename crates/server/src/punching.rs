@@ -1,5 +1,5 @@
-//! Writes long zeroes, and discards, a piece at a time, so that requests that wait for a worker or a
-//! flush do not wait for gigabytes, and a client that has gone leaves little to be done.
+//! Writes long zeroes, and discards, a piece at a time, so that requests that wait for a worker or
+//! a flush do not wait for gigabytes, and a client that has gone leaves little to be done.
 
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ impl Punch {
     }
 }
 
-/// What a range weighs at most among a connection's requests in flight: two long ones leave room for
-/// others.
+/// What a range weighs at most among a connection's requests in flight: two long ones leave room
+/// for others.
 pub(crate) const WEIGHT_MAX: u32 = 60 << 20;
 
 pub(crate) struct Punching {

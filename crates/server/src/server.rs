@@ -71,13 +71,13 @@ pub struct ServerOptions {
     /// What the requests of all clients may take together, in bytes, beyond
     /// [`CONNECTION_BYTES_MAX`] for each connection that has requests. If not enough is left, a
     /// client that sends or wants more than 256 KiB at a time waits until others are done; a single
-    /// request is never too long. Of several exports each gets half of it at most. The buffer of a client that has stopped for a second within a
-    /// request counts here too.
+    /// request is never too long. Of several exports each gets half of it at most. The buffer of a
+    /// client that has stopped for a second within a request counts here too.
     ///
     /// [`CONNECTION_BYTES_MAX`]: crate::CONNECTION_BYTES_MAX
     pub request_memory_max: usize,
-    /// How long a client may keep others waiting for memory while it neither sends requests nor takes
-    /// its replies, or does so at less than 256 KiB/s. Then it is cut off.
+    /// How long a client may keep others waiting for memory while it neither sends requests nor
+    /// takes its replies, or does so at less than 256 KiB/s. Then it is cut off.
     pub stall_timeout: Duration,
     /// How long clients may take to read their replies when the server stops. Requests that are
     /// still being carried out then are waited for, and answered.

@@ -22,8 +22,8 @@ const KEEPALIVE_COUNT: u32 = 6;
 /// Bytes of replies that may be on their way before sending waits.
 const SEND_BUFFER_LEN: usize = 1 << 20;
 
-/// A client's connection: a socket, and TLS on it once that has begun. Reading and writing need only a
-/// shared reference.
+/// A client's connection: a socket, and TLS on it once that has begun. Reading and writing need
+/// only a shared reference.
 #[derive(Debug)]
 pub(crate) struct Stream {
     socket: Socket,
@@ -214,8 +214,8 @@ impl Stream {
         Ok(read && came.contains(PollFlags::IN))
     }
 
-    /// Whether the client has closed its side altogether, if the system can tell: of a TCP connection
-    /// it cannot, until something is sent.
+    /// Whether the client has closed its side altogether, if the system can tell: of a TCP
+    /// connection it cannot, until something is sent.
     pub(crate) fn is_gone(&self) -> bool {
         let came = self.socket.wait(PollFlags::empty(), Some(Duration::ZERO));
         came.is_ok_and(|came| came.intersects(PollFlags::HUP | PollFlags::ERR))

@@ -117,8 +117,8 @@ impl Session {
         }
     }
 
-    /// Whether there may be something to read that is not in the socket any more. If there is not, the next
-    /// read finds that out.
+    /// Whether there may be something to read that is not in the socket any more. If there is not,
+    /// the next read finds that out.
     pub(crate) fn has_more(&self) -> bool {
         self.has_more.load(Relaxed)
     }

@@ -15,8 +15,8 @@ pub struct Preset {
     pub grid: &'static str,
 }
 
-/// All of them. Two-socket machines have a node for each socket. A preset is only a shape: what cold
-/// data costs is Zen 2's on all of them ([`Costs`](crate::Costs)).
+/// All of them. Two-socket machines have a node for each socket. A preset is only a shape: what
+/// cold data costs is Zen 2's on all of them ([`Costs`](crate::Costs)).
 pub const PRESETS: [Preset; 9] = [
     Preset {
         name: "ryzen-9-3900x",

@@ -54,8 +54,8 @@ impl<B: Block> Cached<B> {
 }
 
 impl<B: Block + 'static> Cached<B> {
-    /// Puts pages of `below`, which takes any offset and length, into the cache, for a group. Nobody
-    /// else may use `below` from now on.
+    /// Puts pages of `below`, which takes any offset and length, into the cache, for a group.
+    /// Nobody else may use `below` from now on.
     pub fn new(
         below: B,
         cache: &PageCache,

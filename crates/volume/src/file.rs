@@ -125,8 +125,8 @@ impl File {
         self.check_length()
     }
 
-    /// Nothing was written to a file that is open for reading alone, and filesystems that can only be
-    /// read refuse to sync.
+    /// Nothing was written to a file that is open for reading alone, and filesystems that can only
+    /// be read refuse to sync.
     fn nothing_to_sync(&self) -> Result<(), BlockError> {
         self.syncs.check_health()
     }
@@ -153,9 +153,10 @@ impl File {
                         written.map_err(|error| SyncError::NotBegun(write_error(error)))?;
                         return file.sync_data().map_err(SyncError::Lost);
                     }
-                    // Either there was no room for this write, or the write-back of another one failed:
-                    // the same write without DSYNC does not tell, since there may be room by now. Another
-                    // description tells, and makes this write durable if it was accepted now.
+                    // Either there was no room for this write, or the write-back of another one
+                    // failed: the same write without DSYNC does not tell, since there may be room
+                    // by now. Another description tells, and makes this write durable if it was
+                    // accepted now.
                     Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
                         let again = file.write_all_at(rest, at);
                         let refused = again.map_err(|_| write_error(errno.into()));
@@ -282,7 +283,8 @@ impl Block for File {
         self.syncs.check_health()?;
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(self.file.as_fd(), flags, self.start + offset, length) {
-            // A file system without holes, or a part of a disk's block: ignoring a discard is allowed.
+            // A file system without holes, or a part of a disk's block: ignoring a discard is
+            // allowed.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::INVAL) => Ok(()),
             Err(errno) => Err(io_error("discard", offset, length as usize, errno.into())),
         }

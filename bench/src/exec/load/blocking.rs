@@ -1,4 +1,5 @@
-//! Short items, one in ten of which waits for the kernel instead: 10 us of work, or 1 ms of nothing.
+//! Short items, one in ten of which waits for the kernel instead: 10 us of work, or 1 ms of
+//! nothing.
 
 use std::time::{Duration, Instant};
 

@@ -47,9 +47,10 @@ const FINDS_MAX: usize = 64;
 /// ```
 ///
 /// The equality, hash and clones of keys and values, and the [clock](Builder::clock), run under
-/// locks of the cache: they must not use it. Listeners, loaders and drops run without locks, and may
-/// use it. So do weighers, except in [`compute`](Self::compute): there, and in the functions given to
-/// `compute`, [`remove_if`](Self::remove_if) and [`retain`](Self::retain), the cache must not be used.
+/// locks of the cache: they must not use it. Listeners, loaders and drops run without locks, and
+/// may use it. So do weighers, except in [`compute`](Self::compute): there, and in the functions
+/// given to `compute`, [`remove_if`](Self::remove_if) and [`retain`](Self::retain), the cache must
+/// not be used.
 pub struct Cache<K, V, S = foldhash::quality::RandomState> {
     pub(super) inner: Arc<Inner<K, V, S>>,
 }

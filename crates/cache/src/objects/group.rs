@@ -209,8 +209,8 @@ impl Group {
 
 /// The groups of a cache. The first one is there from the beginning.
 ///
-/// A group's number is that of its lists in each shard. One that was removed keeps its place here until
-/// another group gets its number, so shards that hear of it late find an empty group.
+/// A group's number is that of its lists in each shard. One that was removed keeps its place here
+/// until another group gets its number, so shards that hear of it late find an empty group.
 #[derive(Debug)]
 pub(super) struct Groups {
     /// The default group, which stays.

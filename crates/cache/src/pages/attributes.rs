@@ -40,7 +40,8 @@ const OF_CACHE: [(&str, bool); 12] = [
 /// A larger maximum is taken for a mistake.
 const AHEAD_KIB_MAX: usize = 1 << 20;
 
-/// The live attributes of a page cache, read and written as text by path: [`PageCache::attributes`].
+/// The live attributes of a page cache, read and written as text by path:
+/// [`PageCache::attributes`].
 ///
 /// ```
 /// use homing_cache::pages::{PageCache, PageCacheAttributes};

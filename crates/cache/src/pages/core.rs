@@ -5,7 +5,7 @@ use std::sync::{Arc as StdArc, Weak};
 
 use super::background::{Background, Service};
 use super::error::FileError;
-use super::file::{FileState, Files};
+use super::files::{FileState, Files};
 use super::group::{Counters, GroupState, GroupStats};
 use super::orphans::Orphans;
 use super::shard::{Shard, Skims};

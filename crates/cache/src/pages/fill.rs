@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::core::Core;
 use super::error::FileError;
 use super::evict::NoFrame;
-use super::file::FileState;
+use super::files::FileState;
 use super::frame::{Flags, Key};
 use super::group::Counters;
 use super::shard::{Shard, Ticket};

@@ -9,9 +9,9 @@ use super::{GroupStats, PageCache};
 impl PageCache {
     /// Hands the counters of the cache and its groups, as they are now, to the recorder of the
     /// `metrics` ecosystem that is installed, under the label `cache` with this name. Call this
-    /// before each scrape, or now and then. Groups of the same name are taken together. Counters only
-    /// grow: a group that is made again under the name of a removed one goes on where that one ended
-    /// once it has done as much, so give it another name.
+    /// before each scrape, or now and then. Groups of the same name are taken together. Counters
+    /// only grow: a group that is made again under the name of a removed one goes on where that one
+    /// ended once it has done as much, so give it another name.
     ///
     /// ```
     /// use homing_cache::pages::PageCache;

@@ -7,9 +7,9 @@
 //! ([`homing_mglru::density`]).
 //!
 //! Read on in this order: `README.md` (states of a page, who waits for whom), `sizing`, `frame`,
-//! `index`, `arena`, `recent`, `table`, `shard`, `evict`, `read_time`, `core`, `fill`, `skim`, `read`, `write`,
-//! `write_back`, `punch`, `reclaim`, `background`, `streams`, `prefetch`, `resize`, `file`, `group`,
-//! `attributes`, `debug`, `command`.
+//! `index`, `arena`, `recent`, `table`, `shard`, `evict`, `read_time`, `core`, `fill`, `skim`,
+//! `read`, `write`, `write_back`, `punch`, `reclaim`, `background`, `streams`, `prefetch`,
+//! `resize`, `files`, `file`, `group`, `attributes`, `debug`, `command`.
 
 mod arena;
 #[cfg(feature = "control")]
@@ -25,6 +25,7 @@ mod debug;
 mod error;
 mod evict;
 mod file;
+mod files;
 mod fill;
 mod frame;
 mod group;

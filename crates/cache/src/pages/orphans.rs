@@ -8,7 +8,7 @@ use super::PageCache;
 use super::backing::Backing;
 use super::core::Core;
 use super::error::FileError;
-use super::file::FileState;
+use super::files::FileState;
 use super::group::{Group, GroupState};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::{AtomicU32, AtomicUsize};

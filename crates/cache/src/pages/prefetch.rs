@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::core::{CHUNK, Core};
-use super::file::FileState;
+use super::files::FileState;
 use super::fill::{Begun, Demand};
 use super::frame::Flags;
 use super::group::{Counters, GroupState};

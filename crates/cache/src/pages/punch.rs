@@ -10,14 +10,14 @@ use std::ops::Range;
 
 use super::core::{CHUNK, Core};
 use super::error::FileError;
-use super::file::FileState;
+use super::files::FileState;
 use super::frame::{Flags, Key};
 use super::shard::Shard;
 use super::table::Table;
 use super::write::Busy;
 
-/// The most bytes that are zeroed, or discarded, while others wait for pages of that range. Zeroes are
-/// data to a backing that encrypts; a discard is mostly a note.
+/// The most bytes that are zeroed, or discarded, while others wait for pages of that range. Zeroes
+/// are data to a backing that encrypts; a discard is mostly a note.
 const ZEROED: u64 = 8 << 20;
 const DISCARDED: u64 = 4 << 30;
 

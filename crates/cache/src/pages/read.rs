@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::core::{CHUNK, Core, Piece};
 use super::error::FileError;
-use super::file::FileState;
+use super::files::FileState;
 use super::fill::{Begun, Demand};
 use super::frame::{Flags, Key};
 use super::shard::Shard;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::background::{Present, Service};
 use super::core::{CHUNK, Core};
 use super::evict::NoFrame;
-use super::file::FileState;
+use super::files::FileState;
 use super::fill::Demand;
 use super::frame::Flags;
 use super::group::{Counters, GroupState};

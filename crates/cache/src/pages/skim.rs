@@ -11,7 +11,7 @@ use std::ops::Range;
 use homing_mglru::density::EPOCHS;
 
 use super::core::{CHUNK, Core};
-use super::file::FileState;
+use super::files::FileState;
 use super::frame::Key;
 use super::group::Counters;
 use super::shard::{Shard, Skims};
@@ -47,8 +47,8 @@ impl Drop for Skim<'_> {
 }
 
 impl Core {
-    /// The pages at the beginning of a range, of which the first is missing, if they are to be read past
-    /// the cache without a trace. Call this with the shard locked.
+    /// The pages at the beginning of a range, of which the first is missing, if they are to be read
+    /// past the cache without a trace. Call this with the shard locked.
     pub(super) fn skim<'a>(
         &self,
         shard: &'a Shard,

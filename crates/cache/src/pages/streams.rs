@@ -10,8 +10,9 @@
 //! A hit costs a look at one line of memory, which changes as often as windows do. Only a miss, or
 //! a hit that begins a window, takes a lock, and it goes on without it if the lock is taken.
 //!
-//! W. Fengguang, H. Xi, C. Xu, "On the design of a new Linux readahead framework", Operating Systems Review
-//! 42(5), 2008 (windows, and the mark in them); `dmu_zfetch.c` of ZFS (streams of a file).
+//! W. Fengguang, H. Xi, C. Xu, "On the design of a new Linux readahead framework", Operating
+//! Systems Review 42(5), 2008 (windows, and the mark in them); `dmu_zfetch.c` of ZFS (streams of a
+//! file).
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::core::{Core, Piece};
 use super::error::FileError;
 use super::evict::NoFrame;
-use super::file::FileState;
+use super::files::FileState;
 use super::fill::{Begun, Demand};
 use super::frame::{Flags, Key};
 use super::group::Counters;

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::core::{CHUNK, Core};
 use super::error::FileError;
-use super::file::FileState;
+use super::files::FileState;
 use super::frame::{Flags, Key};
 use super::group::Counters;
 use super::shard::{Shard, Ticket};
@@ -187,8 +187,8 @@ impl Core {
     /// Writes a page back, with those that follow. If that fails, writes each by itself, so that
     /// one that cannot be written keeps no other from the disk. `refused` counts the pages that
     /// failed by themselves one after the other: once these are many, a run that fails is taken to
-    /// fail altogether if its ends do, and one within. Returns how many pages that were, how many of
-    /// them were written, and the result of the run.
+    /// fail altogether if its ends do, and one within. Returns how many pages that were, how many
+    /// of them were written, and the result of the run.
     fn write_run_or_each(
         &self,
         file: &FileState,

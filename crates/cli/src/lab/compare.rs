@@ -45,8 +45,8 @@ const WORST: usize = 10;
   homing lab compare --random 1000 --shard 2/64 --out sweep
                                                       a part, to be merged")]
 pub(crate) struct CompareArgs {
-    /// Machines, as for homing lab run; presets stands for all presets, random:8 for number 8 of those
-    /// that --random draws [default: the published Ryzen]
+    /// Machines, as for homing lab run; presets stands for all presets, random:8 for number 8 of
+    /// those that --random draws [default: the published Ryzen]
     #[arg(long = "machine", value_name = "MACHINE", value_delimiter = ',')]
     machines: Vec<String>,
 
@@ -86,8 +86,9 @@ pub(crate) struct CompareArgs {
     #[command(flatten)]
     shard: ShardArgs,
 
-    /// Print JSON: {"whole", "policies", "default", "auto", "features"}: what each policy did in each
-    /// place, then the places of each comparison, the worst first; with --list an array of machines
+    /// Print JSON: {"whole", "policies", "default", "auto", "features"}: what each policy did in
+    /// each place, then the places of each comparison, the worst first; with --list an array of
+    /// machines
     #[arg(long)]
     json: bool,
 }

@@ -54,8 +54,8 @@ pub(crate) struct ListArgs {
 #[derive(Args)]
 pub(crate) struct PlanArgs {
     /// The machine: a preset (homing lab list --machines), a grid such as 4x3x2 (caches x cores x
-    /// threads, or nodes before them), an hwloc XML file, the folder of a captured /sys tree, or here
-    /// [default: the published machines]
+    /// threads, or nodes before them), an hwloc XML file, the folder of a captured /sys tree, or
+    /// here [default: the published machines]
     #[arg(long, value_name = "MACHINE")]
     machine: Option<String>,
 

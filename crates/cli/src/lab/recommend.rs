@@ -57,7 +57,8 @@ pub(crate) struct RecommendArgs {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: u64,
 
-    /// Print JSON: {"machine", "host", "seeds", "load", "whole", "settings"}, the best setting first
+    /// Print JSON: {"machine", "host", "seeds", "load", "whole", "settings"}, the best setting
+    /// first
     #[arg(long)]
     json: bool,
 }

@@ -38,8 +38,8 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "COLUMN")]
     obj_id_col: Option<Column>,
 
-    /// Size of the cache: a share of the trace's different pages, rounded down, or a number of pages
-    /// [default: 5%; 1%,5%,10%,25% to compare; 1%,2%,5%,10%,20%,40% to plot]
+    /// Size of the cache: a share of the trace's different pages, rounded down, or a number of
+    /// pages [default: 5%; 1%,5%,10%,25% to compare; 1%,2%,5%,10%,20%,40% to plot]
     #[arg(long = "size", short, value_name = "SIZE", value_delimiter = ',')]
     sizes: Vec<Size>,
 

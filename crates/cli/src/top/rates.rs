@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::sample::Sample;
 
-/// See the module. `None` is for what is not known: there was no sample before, or the program has been
-/// started anew.
+/// See the module. `None` is for what is not known: there was no sample before, or the program has
+/// been started anew.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Rates {
     /// Seconds since 1970.

@@ -74,6 +74,15 @@ pub(super) struct State {
     pub(super) ended: Option<Ended>,
 }
 
+/// What answers a caller.
+pub(super) enum Answer {
+    /// The verdict, or what is under way.
+    Given(Synced),
+    /// The outcome of the next write, or of the cut that it begins. If nobody leads, the caller
+    /// must see to it that somebody does.
+    NextWrite(Arc<Outcome>),
+}
+
 /// Why a log takes no more records, and what it says to those who ask.
 #[derive(Debug)]
 pub(super) enum Ended {
@@ -157,26 +166,26 @@ impl State {
         }
     }
 
-    /// What answers a commit; `Err` if it waits for what is pending.
-    pub(super) fn ask(&mut self, sequence: Sequence) -> Result<Synced, Arc<Outcome>> {
+    /// What answers a commit.
+    pub(super) fn ask(&mut self, sequence: Sequence) -> Answer {
         let appended = self.appended;
         assert!(
             sequence.0 <= appended,
             "record {sequence} was not appended, the last is {appended}"
         );
         if sequence.0 <= self.durable {
-            return Ok(Synced::done(&Ok(())));
+            return Answer::Given(Synced::done(&Ok(())));
         }
         if let Some(error) = self.refusal() {
-            return Ok(Synced::done(&Err(error.clone())));
+            return Answer::Given(Synced::done(&Err(error.clone())));
         }
         if let Some(running) = &mut self.running
             && sequence.0 <= running.last
         {
             running.callers += 1;
-            return Ok(Synced::of(Arc::clone(&running.outcome)));
+            return Answer::Given(Synced::of(Arc::clone(&running.outcome)));
         }
-        Err(self.wait_for_next())
+        Answer::NextWrite(self.wait_for_next())
     }
 
     fn wait_for_next(&mut self) -> Arc<Outcome> {
@@ -211,26 +220,26 @@ impl State {
         self.pending.len() + self.running.as_ref().map_or(0, |running| running.bytes)
     }
 
-    /// What answers a truncation; `Err` if a write is to be done for it.
-    pub(super) fn cut(&mut self, sequence: Sequence) -> Result<Synced, Arc<Outcome>> {
+    /// What answers a truncation.
+    pub(super) fn cut(&mut self, sequence: Sequence) -> Answer {
         let durable = self.durable;
         assert!(
             sequence.0 <= durable.saturating_add(1),
             "records before {sequence} are needed: the last that is durable is {durable}"
         );
         if let Some(error) = self.refusal() {
-            return Ok(Synced::done(&Err(error.clone())));
+            return Answer::Given(Synced::done(&Err(error.clone())));
         }
         if self.unneeded(sequence.0) == 0 {
             // A thread may be about to remove what is not needed.
             let running = self.running.as_ref().and_then(|running| running.cut.clone());
             let latest = running.or_else(|| self.cuts.latest());
-            return Ok(latest.map_or_else(|| Synced::done(&Ok(())), Synced::of));
+            return Answer::Given(latest.map_or_else(|| Synced::done(&Ok(())), Synced::of));
         }
         // This counts as waiting for a write, so that one is done. But its outcome would come too
         // early: the caller waits for that of the cut.
         self.wait_for_next();
-        Err(self.cuts.ask(sequence.0))
+        Answer::NextWrite(self.cuts.ask(sequence.0))
     }
 
     /// How many segments, from the first on, have only records before this one.

@@ -42,8 +42,8 @@ use crate::durable::Durable;
 use crate::error::DurabilityError;
 use crate::file_id::FileId;
 use crate::sync::Mutex;
-use crate::synced::{Outcome, Synced};
-use lead::{Led, Shared, State};
+use crate::synced::Synced;
+use lead::{Answer, Led, Shared, State};
 
 /// How long a segment becomes, in bytes. Guessed: making and removing one costs a few flushes, and
 /// should be rare; a cut should give back most of what it could.
@@ -234,7 +234,8 @@ impl Log {
             let (action, path) = ("examine", opened.folder.path.clone());
             LogError::Io { action, path, source }
         })?;
-        // A commit of its filesystem may have written back what was synced here, and the device then lost it.
+        // A commit of its filesystem may have written back what was synced here, and the device
+        // then lost it.
         if let Some(failure) = engine.files().lost_since(id, since) {
             let source = std::io::Error::new(failure.error.kind(), failure.error.to_string());
             let (action, path) = ("flush the device of", opened.folder.path.clone());
@@ -252,9 +253,9 @@ impl Log {
     /// Adds a record in memory: it is durable only once this record, or a later one, has been
     /// committed. The log holds all appended records in memory until then, however much that is.
     ///
-    /// A record cannot be taken back. If a program appends a change and then cannot make it, it must
-    /// change nothing further, nor cut the log off, until it has opened the log again and made the
-    /// change from there.
+    /// A record cannot be taken back. If a program appends a change and then cannot make it, it
+    /// must change nothing further, nor cut the log off, until it has opened the log again and made
+    /// the change from there.
     ///
     /// # Errors
     /// [`LogError::TooLong`], [`LogError::Exhausted`], and [`LogError::Failed`] after a failed
@@ -317,12 +318,12 @@ impl Log {
     /// it also removes.
     fn try_here(
         &self,
-        ask: impl FnOnce(&mut State) -> Result<Synced, Arc<Outcome>>,
+        ask: impl FnOnce(&mut State) -> Answer,
         removes_here: bool,
     ) -> Result<(), DurabilityError> {
         let mut state = self.shared.state();
         let synced = match ask(&mut state) {
-            Ok(synced) => {
+            Answer::Given(synced) => {
                 if state.cuts.begins() {
                     drop(state);
                     Arc::clone(&self.shared).remove(removes_here);
@@ -330,7 +331,7 @@ impl Log {
                 }
                 synced
             }
-            Err(outcome) => {
+            Answer::NextWrite(outcome) => {
                 self.shared.has_come(&state);
                 if !std::mem::replace(&mut state.led, true) {
                     drop(state);
@@ -439,16 +440,17 @@ impl Log {
     /// records are removed by whole segments. The space of the last segment is given back if none
     /// of its records is needed.
     ///
-    /// Await the result, or wait for it: then the space is free, also after a crash; but for segments
-    /// that [`Records`] have still to reach, which the next cut removes. Dropping it changes nothing. An earlier crash leaves all of these records or none. As a side effect, all
+    /// Await the result, or wait for it: then the space is free, also after a crash; but for
+    /// segments that [`Records`] have still to reach, which the next cut removes. Dropping it
+    /// changes nothing. An earlier crash leaves all of these records or none. As a side effect, all
     /// appended records become durable. If something is removed, this costs three flushes. Commits
     /// wait for the two that begin the new segment, but not for the removal of the old ones. If the
     /// disk is almost full, they also wait while spare segments are made. A failed flush closes the
     /// log, as that of a commit does. If a segment cannot be removed, nothing else happens, and the
     /// next cut tries again.
     ///
-    /// If the runtime had ended before this began ([`DurabilityError::errno`] is `ECANCELED`), nothing
-    /// is lost: [`Log::truncate_before_and_wait`] still works.
+    /// If the runtime had ended before this began ([`DurabilityError::errno`] is `ECANCELED`),
+    /// nothing is lost: [`Log::truncate_before_and_wait`] still works.
     ///
     /// What you keep elsewhere in place of these records must be durable before this call. If you
     /// note elsewhere from where on the log is needed, do so from one thread at a time: a note that
@@ -520,10 +522,10 @@ impl Log {
     }
 
     /// Asks under the lock. If a write is still to be done and nobody leads, a worker will.
-    fn begin(&self, ask: impl FnOnce(&mut State) -> Result<Synced, Arc<Outcome>>) -> Synced {
+    fn begin(&self, ask: impl FnOnce(&mut State) -> Answer) -> Synced {
         let mut state = self.shared.state();
         let synced = match ask(&mut state) {
-            Ok(synced) => {
+            Answer::Given(synced) => {
                 let removes = state.cuts.begins();
                 drop(state);
                 if removes {
@@ -531,7 +533,7 @@ impl Log {
                 }
                 return synced;
             }
-            Err(outcome) => {
+            Answer::NextWrite(outcome) => {
                 self.shared.has_come(&state);
                 Synced::of(outcome)
             }

@@ -27,9 +27,10 @@ type Segment = Scan<BufReader<ReadAt<Arc<File>>>>;
 const OPEN_MAX: usize = 16;
 
 /// The records that were durable when this was made, beginning with the first that is kept, or with
-/// a later one. Segments that are cut off meanwhile can still be read: it holds up to 16 files open,
-/// and what it has not reached yet stays until a cut after that. But if the log is closed and opened
-/// again, what had been cut off before is removed then. After an error there are no further records.
+/// a later one. Segments that are cut off meanwhile can still be read: it holds up to 16 files
+/// open, and what it has not reached yet stays until a cut after that. But if the log is closed and
+/// opened again, what had been cut off before is removed then. After an error there are no further
+/// records.
 pub struct Records {
     segments: VecDeque<Segment>,
     later: Option<Later>,

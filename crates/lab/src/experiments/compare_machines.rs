@@ -116,8 +116,8 @@ impl MachineSet {
     }
 
     /// The runs: each machine, load and host of the plan with the kernel's settings, homing, and
-    /// `auto`, or those that are chosen. The plan's machine is not used. There may be very many runs,
-    /// so those of a machine are made when they are asked for.
+    /// `auto`, or those that are chosen. The plan's machine is not used. There may be very many
+    /// runs, so those of a machine are made when they are asked for.
     pub fn cells<'a>(
         &'a self,
         plan: &'a Plan,

@@ -140,8 +140,8 @@ pub struct Advice {
     pub scope: String,
     /// The attribute `affinity_strict`.
     pub strict: bool,
-    /// The attribute `pull_cost`, in per cent of what is usual; `None` for `auto`, which chooses it as
-    /// well.
+    /// The attribute `pull_cost`, in per cent of what is usual; `None` for `auto`, which chooses it
+    /// as well.
     pub pull_cost_pct: Option<u64>,
     /// Items a second.
     pub rate: Stat,

@@ -10,8 +10,9 @@
 //!          Outcomes ─▶ rows: medians over the rounds           rows
 //! ```
 //!
-//! The simulated form is `aio-fsync` of [`experiments`](crate::experiments). Peers from the registry
-//! are not here: `homing-bench fsync` has them, with the same files and the same device's counters.
+//! The simulated form is `aio-fsync` of [`experiments`](crate::experiments). Peers from the
+//! registry are not here: `homing-bench fsync` has them, with the same files and the same device's
+//! counters.
 //!
 //! Read on in this order: `strategy`, `setup`, `issue`, `run`, `rows`.
 

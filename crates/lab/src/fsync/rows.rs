@@ -41,7 +41,8 @@ pub struct Row {
 /// The results of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// The strategies in the order of [`Strategy::ALL`], each with its numbers of issuers as asked for.
+    /// The strategies in the order of [`Strategy::ALL`], each with its numbers of issuers as asked
+    /// for.
     pub rows: Vec<Row>,
     /// How many rounds the rows are of. 0 if the run was stopped in the first: then there is a row
     /// for whatever had ended.

@@ -33,9 +33,9 @@ impl Setup {
     /// Measures. Once `stop` is set what is under way is given up, its files are removed, and the
     /// report is of the rounds that had ended by then.
     ///
-    /// `progress` is called after each measurement. Raises this process's limit of open files, if it
-    /// has to. Blocks for as long as it takes: a slow disk needs some 5 to 20 ms for each file that
-    /// is synced by itself.
+    /// `progress` is called after each measurement. Raises this process's limit of open files, if
+    /// it has to. Blocks for as long as it takes: a slow disk needs some 5 to 20 ms for each file
+    /// that is synced by itself.
     ///
     /// # Errors
     /// [`FsyncError`], before anything is written where that can be known; the files are removed.

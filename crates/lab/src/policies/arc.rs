@@ -1,8 +1,8 @@
 //! ARC: recency and frequency, in a proportion that is learnt from what was evicted too early.
 //!
 //! N. Megiddo, D. Modha, "ARC: a self-tuning, low overhead replacement cache", FAST 2003. The names
-//! are the paper's: T1 holds pages seen once lately and T2 those seen again; B1 and B2 remember what
-//! left them; p is how long T1 should be.
+//! are the paper's: T1 holds pages seen once lately and T2 those seen again; B1 and B2 remember
+//! what left them; p is how long T1 should be.
 
 use super::links::{Links, List};
 use crate::policy::{Page, Policy, Request, Setup};

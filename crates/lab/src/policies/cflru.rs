@@ -11,8 +11,8 @@
 use super::links::{Links, List};
 use crate::policy::{Page, Policy, Request, Setup};
 
-/// Share of the window at the old end, and its bound in pages. Guessed: the paper finds that the best
-/// share depends on the load, and one that searches the window has to bound the search.
+/// Share of the window at the old end, and its bound in pages. Guessed: the paper finds that the
+/// best share depends on the load, and one that searches the window has to bound the search.
 const WINDOW_PER_CENT: usize = 25;
 const WINDOW_MAX: usize = 4096;
 /// Share of the wide window.

@@ -1,7 +1,7 @@
 //! Doubly linked lists whose links are in one vector, by page.
 //!
-//! A page is on one list of a [`Links`] at most. Several lists may share the links, and a page moves
-//! from one to another without memory.
+//! A page is on one list of a [`Links`] at most. Several lists may share the links, and a page
+//! moves from one to another without memory.
 
 use crate::policy::Page;
 

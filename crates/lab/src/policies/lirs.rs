@@ -3,8 +3,8 @@
 //! S. Jiang, X. Zhang, "LIRS: an efficient low inter-reference recency set replacement policy to
 //! improve buffer cache performance", SIGMETRICS 2002.
 //!
-//! Most of the cache holds LIR pages, which were used twice within a short time. The rest, 1 %, is a
-//! queue of HIR pages, from which all evictions are. The stack orders LIR pages, and those others
+//! Most of the cache holds LIR pages, which were used twice within a short time. The rest, 1 %, is
+//! a queue of HIR pages, from which all evictions are. The stack orders LIR pages, and those others
 //! that were used since its oldest LIR page, by their last use: one of the others that is asked for
 //! while it is on the stack has a shorter distance than the oldest LIR page, and takes its part.
 //!

@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 
-/// Why a trace could not be read. Names the file, the offset in its uncompressed bytes, or the line, and the
-/// value found there.
+/// Why a trace could not be read. Names the file, the offset in its uncompressed bytes, or the
+/// line, and the value found there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {

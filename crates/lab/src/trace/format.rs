@@ -40,8 +40,8 @@ impl Trace {
         Self::read_as(path, file, format, requests_max)
     }
 
-    /// Reads a container of at most so many requests. `name` is what errors call its source, and the
-    /// last part of it becomes the trace's name, without extensions.
+    /// Reads a container of at most so many requests. `name` is what errors call its source, and
+    /// the last part of it becomes the trace's name, without extensions.
     pub fn read(
         name: impl AsRef<Path>,
         source: impl Read,

@@ -42,7 +42,8 @@ fn two_q_keeps_what_comes_back() {
 
 #[test]
 fn arc_learns_from_what_comes_back() {
-    // b comes back from B1 and a has to go although it was used twice; b again, from B2: c and d go.
+    // b comes back from B1 and a has to go although it was used twice; b again, from B2: c and d
+    // go.
     check("arc", 2, "a b a c b d b a", "- - + -b -a -b -c -d");
 }
 

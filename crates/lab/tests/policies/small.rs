@@ -9,7 +9,8 @@ pub(crate) fn trace(text: &str) -> Trace {
     Trace::from_keys("small", keys).unwrap()
 }
 
-/// What a policy does: for each request `+` or `-` for a hit or a miss, and the pages that it evicts.
+/// What a policy does: for each request `+` or `-` for a hit or a miss, and the pages that it
+/// evicts.
 pub(crate) fn history(policy: &str, capacity: usize, text: &str) -> String {
     let trace = trace(text);
     let mut policy = build(policy, capacity, &trace);

@@ -33,7 +33,8 @@ pub(super) struct History {
 pub(super) struct Class(u8);
 
 impl Class {
-    /// Clean pages that nobody has asked for yet. Pages used once have no pace, so the number is free.
+    /// Clean pages that nobody has asked for yet. Pages used once have no pace, so the number is
+    /// free.
     pub(super) const AHEAD: Self = Self(1);
 
     pub(super) const fn index(self) -> usize {

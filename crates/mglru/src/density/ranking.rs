@@ -367,8 +367,8 @@ impl Ranking {
         }
     }
 
-    /// Brings a frame's history and class up to date. Returns the bucket of its age, and in how many
-    /// epochs the page was used since the last time.
+    /// Brings a frame's history and class up to date. Returns the bucket of its age, and in how
+    /// many epochs the page was used since the last time.
     fn sort(&mut self, frame: u32, marks: &(impl Marks + ?Sized)) -> (usize, u16) {
         let mark = marks.mark(frame).expect("a frame on a list has a mark");
         let (last, uses) = mark.get();
@@ -397,8 +397,8 @@ impl Ranking {
         if before(last, now) { now.wrapping_sub(last) as u32 } else { 0 }
     }
 
-    /// Sets after how many epochs without use the past of a page is forgotten: the age of the oldest
-    /// shadows.
+    /// Sets after how many epochs without use the past of a page is forgotten: the age of the
+    /// oldest shadows.
     pub fn set_horizon(&mut self, epochs: u32) {
         self.horizon = Some(epochs);
     }

@@ -447,8 +447,8 @@ mod tests {
     fn what_is_borrowed_is_not_touched_once_the_result_is_there() {
         for aborts in [false, true] {
             let number = Box::into_raw(Box::new(1));
-            // SAFETY: the box lives, and nobody else borrows from it. The handle is seen finished before it
-            // goes; the result borrows nothing.
+            // SAFETY: the box lives, and nobody else borrows from it. The handle is seen finished
+            // before it goes; the result borrows nothing.
             let (item, mut handle) = unsafe {
                 let borrows = &mut *number;
                 joined_borrowing(Tag::new(0, 0), move || *borrows += 1)

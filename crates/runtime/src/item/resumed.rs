@@ -24,8 +24,8 @@ pub(crate) struct Place {
     runnable: UnsafeCell<Option<NonNull<()>>>,
 }
 
-// SAFETY: the link and the runnable, which may move between threads, belong to the owner of the item; the rest
-// is atomics.
+// SAFETY: the link and the runnable, which may move between threads, belong to the owner of the
+// item; the rest is atomics.
 unsafe impl Send for Place {}
 // SAFETY: as above.
 unsafe impl Sync for Place {}
@@ -57,7 +57,8 @@ pub(crate) fn resumed(tag: Tag, runnable: Runnable) -> Item {
     }
 }
 
-/// Takes the item apart. What is left may stand in a queue again as soon as the runnable has been used.
+/// Takes the item apart. What is left may stand in a queue again as soon as the runnable has been
+/// used.
 ///
 /// # Safety
 /// The header is that of an item made by [`resumed`], which nobody uses any more.

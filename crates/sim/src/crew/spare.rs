@@ -112,8 +112,8 @@ impl Spare {
         self.idle[0] = true;
     }
 
-    /// A tick of the runtime's monitor. `idle`: whether some worker has nothing to do; `unused`: how many
-    /// CPUs nobody uses.
+    /// A tick of the runtime's monitor. `idle`: whether some worker has nothing to do; `unused`:
+    /// how many CPUs nobody uses.
     pub(super) fn tick(&mut self, idle: bool, unused: usize) {
         self.ticks += 1;
         self.unused += unused as u64;

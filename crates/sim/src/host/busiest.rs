@@ -109,7 +109,8 @@ fn mean_load(groups: &[Group]) -> u64 {
     load * 1024 / groups.iter().map(|group| group.capacity).sum::<u64>()
 }
 
-/// How many of a cache's `weight` CPUs a search for an idle one may look at (`update_idle_cpu_scan`).
+/// How many of a cache's `weight` CPUs a search for an idle one may look at
+/// (`update_idle_cpu_scan`).
 pub(super) fn idle_scan(groups: &[Group], weight: u64, kind: DomainKind) -> u64 {
     let util: u64 = groups.iter().map(|group| group.sums().util).sum();
     let x = util / weight;

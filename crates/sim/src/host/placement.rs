@@ -216,8 +216,8 @@ impl Host {
         some
     }
 
-    /// `SIS_NODE`: the other caches of the node, in their order. The payer is a thread, or an interrupt
-    /// of a CPU.
+    /// `SIS_NODE`: the other caches of the node, in their order. The payer is a thread, or an
+    /// interrupt of a CPU.
     fn search_node(
         &mut self,
         thread: ThreadId,

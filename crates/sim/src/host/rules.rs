@@ -6,8 +6,9 @@ use crate::agenda::Ns;
 /// Means of `max_newidle_lb_cost`, by Guittot (lkml, 2021-10-27).
 const NEWIDLE_COSTS_NS: [Ns; 3] = [33_000, 49_000, 45_000];
 
-/// Chosen between the published maximum (400 us) and 1 ms, which published rows of the workqueue tables
-/// rule out (which of them was not written down). So this model does not quite predict those tables.
+/// Chosen between the published maximum (400 us) and 1 ms, which published rows of the workqueue
+/// tables rule out (which of them was not written down). So this model does not quite predict those
+/// tables.
 const RARE_COST_NS: Ns = 800_000;
 
 /// Which threads may move where.
@@ -22,8 +23,8 @@ pub enum HostModel {
     /// The same as the first, but it does so only where it has been idle for long lately: the cost
     /// that Linux compares with is the largest of the last minute, not the mean.
     RareNewIdle,
-    /// The same as the first, but issuers stay on the CPU on which they began. Kernel workers and the
-    /// volumes' writers move as before.
+    /// The same as the first, but issuers stay on the CPU on which they began. Kernel workers and
+    /// the volumes' writers move as before.
     Pinned,
 }
 

@@ -1,5 +1,5 @@
-//! The shared wakequeue as posted in June 2023, for the baselines: for each cache, or for each shard
-//! of one, a list of threads that were woken and wait, under a lock.
+//! The shared wakequeue as posted in June 2023, for the baselines: for each cache, or for each
+//! shard of one, a list of threads that were woken and wait, under a lock.
 //!
 //! A lock costs what it costs its users: a thread that comes while it is held waits, and its line
 //! travels each time that it changes hands under contention.

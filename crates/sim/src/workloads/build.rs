@@ -39,11 +39,11 @@ struct Run {
 }
 
 impl Build {
-    /// `make -j` with so many CPUs. Guessed, so that utilisation is near the published 90 to
-    /// 97 %: an eighth more processes than CPUs (a job is a shell, a driver, a compiler and an
-    /// assembler, and `make` runs too) that compute for 1 ms and wait for 200 us. How much
-    /// is warm is fitted: with it `SIS_NODE` loses as published on the largest of the machines, whose
-    /// second-level caches hold 1 MiB.
+    /// `make -j` with so many CPUs. Guessed, so that utilisation is near the published 90 to 97 %:
+    /// an eighth more processes than CPUs (a job is a shell, a driver, a compiler and an assembler,
+    /// and `make` runs too) that compute for 1 ms and wait for 200 us. How much is warm is fitted:
+    /// with it `SIS_NODE` loses as published on the largest of the machines, whose second-level
+    /// caches hold 1 MiB.
     pub const fn new(cpus: usize) -> Self {
         Self {
             jobs: cpus + cpus / 8,

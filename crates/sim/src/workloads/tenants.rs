@@ -25,8 +25,8 @@ pub struct Tenants {
     pub cpus: usize,
     /// Pages of memory, without those that are kept free. Fitted: memcached's heap just fits.
     pub frames: u32,
-    /// Pages that the kernel keeps free, or up to twice as many. Its default, a thousandth of 100 GiB:
-    /// not scaled down, since rates are not.
+    /// Pages that the kernel keeps free, or up to twice as many. Its default, a thousandth of 100
+    /// GiB: not scaled down, since rates are not.
     pub free_pages: u32,
     /// Pages that fio reads. Published: 49.5 GiB, of 103 GiB that memcached uses.
     pub read_pages: u32,

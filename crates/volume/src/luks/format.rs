@@ -115,7 +115,8 @@ pub fn format(path: &Path, options: &FormatOptions, passphrase: &[u8]) -> Result
     draft.publish(path)
 }
 
-/// `libcryptsetup` says "input/output error" for a full disk: find out by asking for the header's space.
+/// `libcryptsetup` says "input/output error" for a full disk: find out by asking for the header's
+/// space.
 fn disk_is_full(file: &fs::File) -> bool {
     let probe = rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, DATA_OFFSET);
     matches!(probe, Err(Errno::NOSPC | Errno::DQUOT))

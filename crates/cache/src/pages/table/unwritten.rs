@@ -72,7 +72,8 @@ impl Table {
         }
         let from = self.hand % (words * 64);
         let mut hand = from;
-        // The word that the hand points into comes twice: from the hand on, and at the end up to it.
+        // The word that the hand points into comes twice: from the hand on, and at the end up to
+        // it.
         'round: for step in 0..=words {
             let word = (from / 64 + step) % words;
             for frame in self.unwritten_of(word) {
