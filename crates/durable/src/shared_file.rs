@@ -87,13 +87,13 @@ impl SharedFile {
             return Err(refused("one description several times: open the file for each"));
         }
         if free.is_empty() {
-            return Err(refused("no description"));
+            return Err(refused("no description: it needs one at least"));
         }
         let own = free.remove(0);
         let id = FileId::of(&own)?;
         for file in &free {
             if FileId::of(file)? != id {
-                return Err(refused("descriptions of several files"));
+                return Err(refused("descriptions of several files: make a SharedFile for each file"));
             }
         }
         let state = State {

@@ -75,8 +75,8 @@ impl CpuShares {
         UnderWay { pool: self.pool.load(Ordering::Relaxed), comer: self.last_comer() }
     }
 
-    /// The batch has the CPU again. What it had before counts twice if others came meanwhile: then
-    /// also with its whole time, in the end.
+    /// The batch has the CPU again. If others came meanwhile, the time that it had before counts
+    /// twice: it was counted when they came, and is part of the batch's whole time at its end.
     pub(crate) fn comes_back(
         &self,
         under_way: UnderWay,

@@ -135,7 +135,7 @@ impl Flushes {
     /// Whether an item of these colours that has just ended may end a flush: then `check` is to be
     /// called. The caller has counted the item before.
     pub(crate) fn awaits(&self, colours: u32) -> bool {
-        // Pairs with the fences in `go_on`: either we see that the colour is awaited, or the thread
+        // W2 pairs with F1 in `go_on`: either we see that the colour is awaited, or the thread
         // that awaits it sees that the item has ended.
         fence(Ordering::SeqCst);
         self.awaited.load(Ordering::Relaxed) & colours != 0
@@ -153,20 +153,21 @@ impl Flushes {
     /// Gives waiting flushes a colour if there is one, and returns the waits that are over.
     fn go_on(&self, inner: &mut Inner, in_flight: &impl Fn() -> InFlight) -> Vec<Arc<Wait>> {
         if !inner.overflow.is_empty() {
-            // While a colour is being chosen, any item that ends may end a flush.
+            // F1: while a colour is being chosen, any item that ends may end a flush.
             self.awaited.store(!0, Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);
+        // F2
         let mut left = busy(&in_flight());
         if !inner.overflow.is_empty() && self.change_colour(left) {
-            // New items have the new colour, unless their issuer has read the tag before.
+            // F3: new items have the new colour, unless their issuer has read the tag before.
             fence(Ordering::SeqCst);
             left = busy(&in_flight());
             let colours = left & !(1 << self.tag().colour());
             let waits = std::mem::take(&mut inner.overflow);
             inner.pending.push(Pending { colours, waits });
         }
-        // Flushes that wait for the same colours are merged, so there are no more than there are
+        // F4: flushes that wait for the same colours are merged, so there are no more than there are
         // sets of colours. This is done in place, because it is done for each batch that ends
         // during a flush.
         let (pending, mut over, mut kept) = (&mut inner.pending, Vec::new(), 0);

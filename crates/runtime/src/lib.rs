@@ -18,16 +18,19 @@
 //! Read the modules in this order:
 //!
 //! * `README.md` next to this folder: how no wake-up is lost;
-//! * the protocol: `item`, `home_queue`, `lanes`, `pools`, `dispatch`;
-//! * the threads: `sleeper`, `slot`, `crew`, `worker`, `monitor`;
+//! * the protocol: `item`, `home_queue`, `lanes`, `pools`, `cpu_bits`, `dispatch`;
+//! * the threads: `affinity`, `local`, `sleeper`, `slot`, `crew`, `worker`, `strays`;
+//! * the thread that watches them: `monitor`, with `monitor_bed`, `alarm`, `next_look`, `watched`;
 //! * what users hold: `workqueue`, `handle`, `scope`, `futures`, `builder`, `runtime`;
 //! * the way from a workqueue to a home queue: `queueing`, `gate` (limits, order, freezing),
 //!   `flush` and `flushing`;
 //! * work that is queued again and again: `work`, `waits` and `timers`;
 //! * what can be changed while the runtime works: `live` and `attributes`;
 //! * for bad days: `rescuer`, `help` and `stall`;
-//! * what holds everything together: `books`, `state`, `registry`, `shared`;
-//! * on their own: `spare` and `latency`.
+//! * what is measured, for decisions and for users: `clock`, `usage`, `laps`, `cpu_shares`,
+//!   `issuers`, `occupied`, `books`, `tape`, `metrics`;
+//! * what holds everything together: `state`, `registry`, `extensions`, `shared`;
+//! * on their own: `sync`, `spare`, `giving_way` and `latency`.
 // The models drive the protocol and the items; the rest of these files is idle there.
 #![cfg_attr(loom, allow(dead_code, unused_imports, unreachable_pub))]
 

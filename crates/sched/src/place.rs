@@ -203,8 +203,8 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
     let backlog_ns = item_ns.saturating_mul(u64::from(waiting));
     let known = item_ns != 0;
     // An issuer that is held up has less for all workers. So its CPU is not used before there is
-    // enough for each worker that is awake and may come by; and never if no issuer waits for its
-    // items.
+    // enough for each worker that is awake and may come by; and never for short items, if none of
+    // the issuers waits for them.
     let reluctant = || {
         let enough = awake.or(&away).len() * OCCUPIED_BACKLOG_ITEMS;
         let is_short = item_ns < OCCUPIED_ITEM_MAX_NS;

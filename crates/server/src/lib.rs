@@ -28,8 +28,8 @@
 //!   for this memory is cut off. A connection without requests gives its buffers back; the buffer
 //!   of a client that idles within a request counts as part of this memory.
 //!
-//! Read on in this order: `listener`, `stream`, `tls`, `certificates`, `server`, `clients`,
-//! `memory`, `patience`, `negotiation`, `connection`, `busy_poll`, `job`, `batch`, `punching`,
+//! Read on in this order: `listener`, `stream`, `tls`, `certificates`, `validity`, `server`,
+//! `clients`, `memory`, `patience`, `negotiation`, `connection`, `busy_poll`, `job`, `batch`, `punching`,
 //! `peer`, `pool`, `buffers`, `background`, `load`.
 #![forbid(unsafe_code)]
 

@@ -103,10 +103,11 @@ impl Memory {
     /// memory, even more than the total counts as free; so does the part of an export that has
     /// none.
     pub(crate) fn try_take(&self, export: usize, bytes: usize) -> bool {
+        // If this is late, a request goes before one that has just begun to wait.
         if self.waiting.load(Relaxed) > 0 {
             let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            // Those of other exports that have their part may wait for a disk that hangs: not for
-            // what is left.
+            // A request that waits because its export has used up its part must not make this one
+            // wait: its disk may hang.
             if !turns.by_export[export].is_empty() || self.next(&turns, |_| 0).is_some() {
                 return false;
             }

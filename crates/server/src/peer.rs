@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::Shutdown;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub(crate) struct Peer {
     asks: AtomicBool,
     /// Negotiation is over: its requests are carried out.
     transmits: AtomicBool,
-    /// Set before that.
+    /// The export that it has negotiated; set before that.
     export: AtomicUsize,
     /// All that came from it has been read, and it has not said good-bye.
     lost: AtomicBool,
@@ -143,7 +143,7 @@ impl Peer {
     /// Negotiation has ended with this export.
     pub(crate) fn begin(&self, export: usize) {
         self.export.store(export, Relaxed);
-        self.transmits.store(true, Relaxed);
+        self.transmits.store(true, Release);
     }
 
     pub(crate) fn export(&self) -> usize {
@@ -364,7 +364,7 @@ impl Peer {
     /// The server stops: takes in nothing more from the client than has come. If ending the reading
     /// would lose replies, the connection's thread is to be woken instead.
     pub(crate) fn drain(&self, may_be_woken: bool) {
-        if may_be_woken && self.stream.forgets() && self.transmits.load(Relaxed) {
+        if may_be_woken && self.stream.forgets() && self.transmits.load(Acquire) {
             self.let_leave();
         } else {
             self.shutdown(Shutdown::Read);
@@ -374,7 +374,8 @@ impl Peer {
     /// Takes in nothing more from the client; what it has asked for is answered. Ending the reading
     /// is not enough, since TCP still delivers what comes.
     pub(crate) fn let_leave(&self) {
-        self.leaves.store(true, Relaxed);
+        // The call that wakes the connection's thread, or the client's next byte, comes after this.
+        self.leaves.store(true, Release);
     }
 
     /// Whether nobody will receive its replies.
@@ -389,7 +390,7 @@ impl Peer {
     }
 
     pub(crate) fn is_leaving(&self) -> bool {
-        self.leaves.load(Relaxed)
+        self.leaves.load(Acquire)
     }
 
     /// Cuts the client off and stops waiting for it.

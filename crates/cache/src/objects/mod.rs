@@ -1,8 +1,8 @@
 //! Caches of objects by key.
 //!
 //! Read on in this order: `cache` (what programs call), `requests`, `compute`, `shard` (a part with
-//! its own lock), `load` and `flight` (one caller loads, all others wait), `group`, `expiry`,
-//! `index`, `slots`, `attributes`.
+//! its own lock), `load` and `flight` (one caller loads, all others wait), `common`, `group`,
+//! `expiry`, `index`, `bytes`, `slots`, `pin`, `removal`, `stats`, `metrics`, `attributes`.
 
 #[cfg(feature = "control")]
 mod attributes;

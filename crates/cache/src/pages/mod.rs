@@ -6,10 +6,11 @@
 //! others can take from them. Which page is evicted is the choice of the default policy
 //! ([`homing_mglru::density`]).
 //!
-//! Read on in this order: `README.md` (states of a page, who waits for whom), `sizing`, `frame`,
-//! `index`, `arena`, `recent`, `table`, `shard`, `evict`, `read_time`, `core`, `fill`, `skim`,
-//! `read`, `write`, `write_back`, `punch`, `reclaim`, `background`, `streams`, `prefetch`,
-//! `resize`, `files`, `file`, `group`, `attributes`, `debug`, `command`.
+//! Read on in this order: `README.md` (states of a page, who waits for whom), `backing`,
+//! `sizing`, `frame`, `index`, `arena`, `recent`, `table`, `local`, `shard`, `evict`, `read_time`,
+//! `core`, `fill`, `skim`, `read`, `write`, `write_back`, `bad_pages`, `punch`, `reclaim`,
+//! `background`, `streams`, `prefetch`, `resize`, `files`, `file`, `orphans`, `group`, `metrics`,
+//! `attributes`, `debug`, `command`.
 
 mod arena;
 #[cfg(feature = "control")]

@@ -13,7 +13,7 @@
 //! If there is no room for records, they wait in memory, and the log goes on once there is room.
 //! After a failed flush nobody knows which of the records are there, so the log refuses everything
 //! until it is opened anew. Read on in this order: `format`, `folder`, `recovery`, `lead`, `cut`,
-//! `records`, `error`.
+//! `records`, `error`, `attributes`.
 
 #[cfg(feature = "control")]
 mod attributes;

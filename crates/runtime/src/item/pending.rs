@@ -1,4 +1,4 @@
-//! The state of a work item: one word, changed by compare-and-swap only. The crate's `README.md`
+//! The state of a work item: one word, changed by read-modify-writes only. The crate's `README.md`
 //! has the protocol as a table.
 //!
 //! The thread that sets `PENDING` owns the right to put the item in a queue. Each time it is set is
