@@ -93,7 +93,9 @@ impl SharedFile {
         let id = FileId::of(&own)?;
         for file in &free {
             if FileId::of(file)? != id {
-                return Err(refused("descriptions of several files: make a SharedFile for each file"));
+                return Err(refused(
+                    "descriptions of several files: make a SharedFile for each file",
+                ));
             }
         }
         let state = State {

@@ -315,7 +315,9 @@ impl Block for File {
                 SeekFrom::Data(at) => at,
                 _ => end,
             }),
-            Err(errno) => Err(io_error("the search for holes", offset, length as usize, errno.into())),
+            Err(errno) => {
+                Err(io_error("the search for holes", offset, length as usize, errno.into()))
+            }
         };
         let mut extents = Vec::new();
         let mut at = begin;
@@ -344,7 +346,10 @@ fn io_error(action: &'static str, offset: u64, length: usize, source: io::Error)
 }
 
 fn write_zero() -> io::Error {
-    io::Error::new(io::ErrorKind::WriteZero, "the file took none of the bytes: is its disk full, or the file at its largest?")
+    io::Error::new(
+        io::ErrorKind::WriteZero,
+        "the file took none of the bytes: is its disk full, or the file at its largest?",
+    )
 }
 
 #[cfg(test)]
