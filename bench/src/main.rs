@@ -15,6 +15,7 @@ mod nbd;
 mod page;
 mod procfs;
 mod progress;
+mod rounds;
 mod simulate;
 mod spread;
 mod stopwatch;

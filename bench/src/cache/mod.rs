@@ -18,6 +18,7 @@ mod table;
 mod workload;
 
 use std::fs::{self, OpenOptions};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ use self::workload::{KEYS, Workload};
 use crate::cell::{Figures, check_seconds};
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
-use crate::progress::bar;
+use crate::rounds::Rounds;
 
 pub(crate) use self::cell::{Cell, run_cell};
 pub(crate) use self::help::HELP;
@@ -192,40 +193,30 @@ impl Plan {
 /// All rounds, or those until Ctrl-C, and notes about them. A cell that fails is left out, and does
 /// not take the others with it.
 fn measure_all(plan: &Plan, interrupt: &Interrupt) -> anyhow::Result<(Vec<Outcome>, Vec<String>)> {
-    let folder = tempfile::Builder::new().prefix("homing-bench-").tempdir();
-    let folder = folder.context("there is no folder for throw-away files")?;
     let takers: usize = plan.cases.iter().map(|case| plan.takers(*case).len()).sum();
     let count = u64::from(plan.setup.rounds) * takers as u64;
-    let bar = bar(count, "{wide_bar} {pos}/{len} {msg}, {eta} left")?;
+    let mut rounds = Rounds::begin(count, interrupt)?;
     let mut outcomes = Vec::new();
-    let mut notes = Vec::new();
     let mut crowded = 0;
-    for round in 1..=plan.setup.rounds {
+    'all: for round in 1..=plan.setup.rounds {
         for case in &plan.cases {
             let peers = plan.takers(*case);
             for turn in 0..peers.len() {
                 // The one that comes first in one round comes last in the next.
                 let kind = peers[(turn + round as usize - 1) % peers.len()];
                 let (Case { workload, threads }, peer) = (*case, kind.name());
-                bar.set_message(format!("round {round}: {workload} on {peer}"));
-                match plan.measure(*case, kind, folder.path(), interrupt) {
-                    Ok(figures) => {
-                        crowded += usize::from(plan.is_crowded(*case, &figures));
-                        outcomes.push(Outcome { round, workload, threads, peer, figures });
-                    }
-                    Err(_) if interrupt.check().is_err() => {
-                        bar.finish_and_clear();
-                        let (done, of) = (outcomes.len(), count);
-                        notes.push(format!("interrupted in round {round}: {done} of {of} cells"));
-                        return Ok((outcomes, notes));
-                    }
-                    Err(error) => notes.push(format!("left out in round {round}: {error:#}")),
-                }
-                bar.inc(1);
+                let name = format!("{workload} on {peer}");
+                let measured = rounds.measure(round, &name, |folder, interrupt| {
+                    plan.measure(*case, kind, folder, interrupt)
+                });
+                let ControlFlow::Continue(figures) = measured else { break 'all };
+                let Some(figures) = figures else { continue };
+                crowded += usize::from(plan.is_crowded(*case, &figures));
+                outcomes.push(Outcome { round, workload, threads, peer, figures });
             }
         }
     }
-    bar.finish_and_clear();
+    let mut notes = rounds.end();
     if crowded > 0 {
         notes.push(format!(
             "in {crowded} of {count} cells others left too few CPUs for all threads, even in the \

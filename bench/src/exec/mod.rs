@@ -17,9 +17,10 @@ mod spin;
 mod table;
 mod workload;
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{anyhow, ensure};
 use clap::Args;
 use homing::Features;
 
@@ -30,7 +31,7 @@ use self::workload::Workload;
 use crate::cell::check_seconds;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
-use crate::progress::bar;
+use crate::rounds::Rounds;
 
 pub(crate) use self::cell::{Cell, run_cell};
 
@@ -99,20 +100,16 @@ fn measure_all(
     peers: &[Peer],
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Vec<Outcome>, Vec<String>)> {
-    let folder = tempfile::Builder::new().prefix("homing-bench-").tempdir();
-    let folder = folder.context("there is no folder for throw-away files")?;
     let takers = |load: &Workload| peers.iter().filter(|peer| peer.takes(*load)).count();
     let count = u64::from(setup.rounds) * workloads.iter().map(takers).sum::<usize>() as u64;
-    let bar = bar(count, "{wide_bar} {pos}/{len} {msg}, {eta} left")?;
+    let mut rounds = Rounds::begin(count, interrupt)?;
     let mut outcomes = Vec::new();
-    let mut notes = Vec::new();
-    for round in 1..=setup.rounds {
+    'all: for round in 1..=setup.rounds {
         for workload in workloads {
             let peers: Vec<Peer> = peers.iter().copied().filter(|p| p.takes(*workload)).collect();
             for turn in 0..peers.len() {
                 // The one that comes first in one round comes last in the next.
                 let peer = peers[(turn + round as usize - 1) % peers.len()];
-                bar.set_message(format!("round {round}: {} on {}", workload.name(), peer.name()));
                 let cell = Cell {
                     workload: *workload,
                     peer,
@@ -121,22 +118,13 @@ fn measure_all(
                     steps_per_ms: setup.steps_per_ms,
                     features: setup.features,
                 };
-                match cell.measure(folder.path(), interrupt) {
-                    Ok(figures) => {
-                        outcomes.push(Outcome { round, workload: *workload, peer, figures });
-                    }
-                    Err(_) if interrupt.check().is_err() => {
-                        bar.finish_and_clear();
-                        let (done, of) = (outcomes.len(), count);
-                        notes.push(format!("interrupted in round {round}: {done} of {of} cells"));
-                        return Ok((outcomes, notes));
-                    }
-                    Err(error) => notes.push(format!("left out in round {round}: {error:#}")),
-                }
-                bar.inc(1);
+                let name = format!("{} on {}", workload.name(), peer.name());
+                let measured = rounds.measure(round, &name, |folder, it| cell.measure(folder, it));
+                let ControlFlow::Continue(figures) = measured else { break 'all };
+                let workload = *workload;
+                outcomes.extend(figures.map(|figures| Outcome { round, workload, peer, figures }));
             }
         }
     }
-    bar.finish_and_clear();
-    Ok((outcomes, notes))
+    Ok((outcomes, rounds.end()))
 }

@@ -23,6 +23,7 @@ mod stream;
 mod table;
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ use self::strategy::{Shape, Strategy};
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
 use crate::page::Form;
-use crate::progress::bar;
+use crate::rounds::Rounds;
 
 pub(crate) use self::cell::{Cell, run_cell};
 pub(crate) use self::help::HELP;
@@ -224,34 +225,25 @@ fn measure_all(
     notes: &mut Vec<String>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Vec<Outcome>> {
-    let folder = tempfile::Builder::new().prefix("homing-bench-").tempdir();
-    let folder = folder.context("there is no folder for throw-away files")?;
     let count = u64::from(options.rounds) * keys.len() as u64;
-    let bar = bar(count, "{wide_bar} {pos}/{len} {msg}, {eta} left")?;
+    let mut rounds = Rounds::begin(count, interrupt)?;
     let mut outcomes = Vec::new();
-    for round in 1..=options.rounds {
+    'all: for round in 1..=options.rounds {
         for place in places {
             let keys: Vec<_> = keys.iter().filter(|key| key.place == place.name).collect();
             for turn in 0..keys.len() {
                 // The strategy that comes first in one round comes late in the next.
                 let key = keys[(turn + keys.len() * (round as usize - 1) / 3) % keys.len()];
-                bar.set_message(format!("round {round}: {}, {}", key.place, key.strategy));
-                match options.cell(key, place).measure(folder.path(), interrupt) {
-                    Ok(figures) => outcomes.push(Outcome { round, key: key.clone(), figures }),
-                    Err(_) if interrupt.check().is_err() => {
-                        bar.finish_and_clear();
-                        let done = outcomes.len();
-                        notes
-                            .push(format!("interrupted in round {round}: {done} of {count} cells"));
-                        return Ok(outcomes);
-                    }
-                    Err(error) => notes.push(format!("left out in round {round}: {error:#}")),
-                }
-                bar.inc(1);
+                let name = format!("{}, {}", key.place, key.strategy);
+                let cell = options.cell(key, place);
+                let measured = rounds.measure(round, &name, |folder, it| cell.measure(folder, it));
+                let ControlFlow::Continue(figures) = measured else { break 'all };
+                let key = key.clone();
+                outcomes.extend(figures.map(|figures| Outcome { round, key, figures }));
             }
         }
     }
-    bar.finish_and_clear();
+    notes.extend(rounds.end());
     Ok(outcomes)
 }
 

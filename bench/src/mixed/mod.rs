@@ -16,6 +16,7 @@ mod table;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ use crate::cell::check_seconds;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
 use crate::page::Form;
-use crate::progress::bar;
+use crate::rounds::Rounds;
 
 pub(crate) use self::cell::{Cell, run_cell};
 pub(crate) use self::help::HELP;
@@ -181,19 +182,15 @@ fn measure_all(
     cases: &[Case],
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Vec<Outcome>, Vec<String>)> {
-    let folder = tempfile::Builder::new().prefix("homing-bench-").tempdir();
-    let folder = folder.context("there is no folder for throw-away files")?;
     let files = make_files(&options.dir, setup.reader_set, setup.dirty_set)?;
     let count = u64::from(setup.rounds) * (cases.len() * Row::ALL.len()) as u64;
-    let bar = bar(count, "{wide_bar} {pos}/{len} {msg}, {eta} left")?;
+    let mut rounds = Rounds::begin(count, interrupt)?;
     let mut outcomes = Vec::new();
-    let mut notes = Vec::new();
-    for round in 1..=setup.rounds {
+    'all: for round in 1..=setup.rounds {
         for case in cases {
             for turn in 0..Row::ALL.len() {
                 // The one that comes first in one round comes last in the next.
                 let row = Row::ALL[(turn + round as usize - 1) % Row::ALL.len()];
-                bar.set_message(format!("round {round}: {case}, {row}"));
                 let cell = Cell {
                     row,
                     dir: files.path().to_owned(),
@@ -204,23 +201,15 @@ fn measure_all(
                     writes: setup.writes,
                     milliseconds: Duration::from_secs_f64(setup.seconds).as_millis() as u64,
                 };
-                match cell.measure(folder.path(), interrupt) {
-                    Ok(figures) => outcomes.push(Outcome { round, case: *case, row, figures }),
-                    Err(_) if interrupt.check().is_err() => {
-                        bar.finish_and_clear();
-                        let done = outcomes.len();
-                        notes
-                            .push(format!("interrupted in round {round}: {done} of {count} cells"));
-                        return Ok((outcomes, notes));
-                    }
-                    Err(error) => notes.push(format!("left out in round {round}: {error:#}")),
-                }
-                bar.inc(1);
+                let name = format!("{case}, {row}");
+                let measured = rounds.measure(round, &name, |folder, it| cell.measure(folder, it));
+                let ControlFlow::Continue(figures) = measured else { break 'all };
+                let case = *case;
+                outcomes.extend(figures.map(|figures| Outcome { round, case, row, figures }));
             }
         }
     }
-    bar.finish_and_clear();
-    Ok((outcomes, notes))
+    Ok((outcomes, rounds.end()))
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! `homing serve`: opens or makes volumes and serves them until told to stop.
 
-use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -17,18 +16,19 @@ use homing_control::ByteSize;
 use homing_server::{
     Certificates, CryptOn, Endpoint, ServedExport, Server, ServerOptions, VerifyPeer,
 };
-use homing_volume::FILES_EACH;
 use sd_notify::NotifyState;
-use signal_hook::consts::SIGXFSZ;
 use signal_hook::iterator::Signals;
 
 use crate::announce::{Offer, announce};
-use crate::cache::CacheArgs;
+use crate::cache::{Cache, CacheArgs};
 use crate::count::count;
 use crate::images::{self, export_name};
-use crate::passphrase;
+use crate::log::log_to_stderr;
+use crate::passphrase::{self, Passphrase};
+use crate::process::{allow_files, forbid_core_dumps, outlive_file_limits};
 use crate::prompt;
 use crate::stop::{ending_signals, stop_then_end};
+use crate::systemd::tell_systemd;
 use crate::try_load;
 use crate::volumes::{self, NewVolumeArgs};
 
@@ -197,28 +197,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let cache = args.cache.build(&runtime, &names)?;
     allow_files(args.connections_max.get(), images.len());
     let key = args.key_file.as_deref().map(passphrase::from_file).transpose()?;
-    let mut exports = Vec::new();
-    let mut served = images::Served::default();
-    // Check all images before the first one is made, or a passphrase is asked for.
-    let mut there = images::Served::default();
-    for image in &images {
-        there.check(image)?;
-        volumes::check(args, image)?;
-        there.add(image);
-    }
-    // Images that exist come first: they may be in use, or have another passphrase.
-    let (old, new): (Vec<_>, _) = images.iter().partition(|image| image.symlink_metadata().is_ok());
-    for image in old.into_iter().chain(new) {
-        served.check(image)?;
-        let device = volumes::open_or_make(args, image, key.as_ref(), cache.as_ref())?;
-        served.add(image);
-        let description = format!("{} on {}", ByteSize(device.size()), image.display());
-        let (name, read_only) = (export_name(image), args.read_only);
-        exports.push(ServedExport { name, description, read_only, device });
-    }
-    // In the order that was asked for: clients that name no export get the first one.
-    exports.sort_by_key(|export| names.iter().position(|name| *name == export.name));
-
+    let (exports, served) = open_all(args, &images, key.as_ref(), cache.as_ref())?;
     drop(key);
     // Until here a signal ends the program at once, unless the volumes are throw-away: no container
     // is half made, and none has been written to.
@@ -283,6 +262,37 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let flushed = report_flush(server.run());
     served.warn_of_missing();
     flushed.and(announced)
+}
+
+/// Opens or makes all images; exports stand in their order.
+fn open_all(
+    args: &ServeArgs,
+    images: &[PathBuf],
+    key: Option<&Passphrase>,
+    cache: Option<&Cache>,
+) -> anyhow::Result<(Vec<ServedExport>, images::Served)> {
+    let mut exports = Vec::new();
+    let mut served = images::Served::default();
+    // Check all images before the first one is made, or a passphrase is asked for.
+    let mut there = images::Served::default();
+    for image in images {
+        there.check(image)?;
+        volumes::check(args, image)?;
+        there.add(image);
+    }
+    // Images that exist come first: they may be in use, or have another passphrase.
+    let (old, new): (Vec<_>, _) = images.iter().partition(|image| image.symlink_metadata().is_ok());
+    for image in old.into_iter().chain(new) {
+        served.check(image)?;
+        let device = volumes::open_or_make(args, image, key, cache)?;
+        served.add(image);
+        let description = format!("{} on {}", ByteSize(device.size()), image.display());
+        let (name, read_only) = (export_name(image), args.read_only);
+        exports.push(ServedExport { name, description, read_only, device });
+    }
+    // In the order that was asked for: clients that name no export get the first one.
+    exports.sort_by_key(|export| images.iter().position(|image| export_name(image) == export.name));
+    Ok((exports, served))
 }
 
 fn certificates(args: &ServeArgs) -> anyhow::Result<Option<Certificates>> {
@@ -364,115 +374,4 @@ fn stop_on_signal(signals: Signals, server: &homing_server::ServerHandle, stoppe
     stop_then_end(signals, stop, || {
         tracing::warn!("stopped at once on a second signal: unflushed writes may be lost");
     });
-}
-
-/// Tells systemd the state, if this is a service of type notify.
-fn tell_systemd(state: &NotifyState<'_>) {
-    let socket = std::env::var_os("NOTIFY_SOCKET").unwrap_or_default();
-    // The library takes such a name for a path.
-    let told = match socket.as_encoded_bytes().strip_prefix(b"@") {
-        Some(name) => tell_abstract(name, &format!("{state}\n")),
-        None => sd_notify::notify(std::slice::from_ref(state)),
-    };
-    if let Err(error) = told {
-        tracing::warn!(%error, ?state, "systemd could not be told");
-    }
-}
-
-/// Sends `state` to a socket in Linux's abstract namespace.
-#[cfg(target_os = "linux")]
-fn tell_abstract(name: &[u8], state: &str) -> io::Result<()> {
-    use std::os::linux::net::SocketAddrExt as _;
-    use std::os::unix::net::{SocketAddr, UnixDatagram};
-    let address = SocketAddr::from_abstract_name(name)?;
-    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn tell_abstract(_: &[u8], _: &str) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
-fn log_to_stderr() {
-    use std::io::IsTerminal;
-    use tracing_subscriber::EnvFilter;
-    let wanted = std::env::var_os("HOMING_LOG").map(|wanted| wanted.to_string_lossy().into_owned());
-    let wanted = wanted.filter(|wanted| !wanted.is_empty());
-    let parsed = wanted.as_deref().map(EnvFilter::try_new).transpose();
-    let problem = parsed.as_ref().err().map(ToString::to_string);
-    let filter = parsed.ok().flatten().unwrap_or_else(|| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        // A log that nobody reads is no reason to stop serving.
-        .log_internal_errors(false)
-        .with_writer(|| Log)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
-    if let Some(problem) = problem {
-        let wanted = wanted.unwrap_or_default();
-        tracing::warn!(
-            "HOMING_LOG={wanted} is ignored: {problem}; use error, warn, info, debug or trace"
-        );
-    }
-}
-
-/// Standard error, as far as somebody reads it: a full pipe that nobody reads would hold up every
-/// thread that logs, and with them the end of the server.
-struct Log;
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        // A pipe that has any room has room for this much.
-        let piece = &bytes[..bytes.len().min(4096)];
-        let mut stderr = io::stderr().lock();
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let has_room = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&now));
-        if has_room == Ok(0) {
-            return Ok(bytes.len());
-        }
-        stderr.write(piece)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
-    }
-}
-
-/// Keys and plaintext are in our memory: keep them out of core files and from other processes of
-/// the user.
-fn forbid_core_dumps() {
-    let behavior = rustix::process::DumpableBehavior::NotDumpable;
-    if let Err(error) = rustix::process::set_dumpable_behavior(behavior) {
-        tracing::warn!(%error, "core dumps could not be forbidden");
-    }
-}
-
-/// Makes a file that may not grow any more (`ulimit -f`) an error for the thread that writes, not
-/// the end of the program.
-fn outlive_file_limits() -> anyhow::Result<()> {
-    // Any handler will do: without one the signal is deadly.
-    signal_hook::flag::register(SIGXFSZ, Arc::default()).context("cannot handle signals")?;
-    Ok(())
-}
-
-/// Lets this program have as many files as it may ask for: each client takes one, and each volume
-/// several.
-fn allow_files(connections_max: usize, volumes: usize) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current != limit.maximum {
-        let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
-        // If this is refused, the limit stays as it was.
-        let _ = setrlimit(Resource::Nofile, most);
-    }
-    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    if files <= connections_max.saturating_add(volumes * FILES_EACH) as u64 {
-        tracing::warn!(
-            files,
-            connections_max,
-            volumes,
-            "clients need a file each, and volumes {FILES_EACH}: raise `ulimit -n`"
-        );
-    }
 }

@@ -438,8 +438,11 @@ impl Files {
     pub(crate) fn begin_here(&mut self, id: FileId, has_claim: &mut bool) -> bool {
         let entry = self.entries.entry(id).or_default();
         let begins = entry.by == By::Nobody && !entry.is_ready;
-        entry.claims -= u32::from(begins && *has_claim);
-        entry.claims += u32::from(!begins && !*has_claim);
+        match (begins, *has_claim) {
+            (true, true) => entry.claims -= 1,
+            (false, false) => entry.claims += 1,
+            _ => {}
+        }
         *has_claim = !begins;
         if begins {
             entry.by = By::Claim;

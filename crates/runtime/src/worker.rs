@@ -18,6 +18,7 @@ use crate::item::{Books, Item, Ran};
 use crate::laps::{Laps, Moment};
 use crate::local::{self, Nested};
 use crate::shared::Shared;
+use crate::slot::Slot;
 use crate::state::WorkqueueState;
 
 /// What a thread that helps out runs.
@@ -87,8 +88,8 @@ impl<'a> Worker<'a> {
         Self { shared, me, cpu, turn, shares, comer, idle, slept_ns, now_ns, search, books }
     }
 
-    /// Works until the slot is lost or given up.
-    fn serve(mut self) {
+    /// The slot is this thread's now.
+    fn arrive(&self) -> &'a Slot {
         let shared = self.shared;
         shared.place(self.me, self.cpu);
         local::move_to(shared, self.cpu);
@@ -98,6 +99,13 @@ impl<'a> Worker<'a> {
         // The slot may have been offered after it was claimed for this thread, or for the owner
         // before.
         shared.dispatch.take_idle_bit(&**shared, self.cpu);
+        slot
+    }
+
+    /// Works until the slot is lost or given up.
+    fn serve(mut self) {
+        let shared = self.shared;
+        let slot = self.arrive();
         while slot.is_owned_by(self.me.id) {
             if shared.is_stopping_now() || !shared.dispatch.is_active(self.cpu) {
                 self.give_up();
@@ -133,12 +141,7 @@ impl<'a> Worker<'a> {
     /// their turn do not use up this stack.
     fn serve_while(mut self, what: Serves, goes_on: impl Fn() -> bool) {
         let shared = self.shared;
-        shared.place(self.me, self.cpu);
-        local::move_to(shared, self.cpu);
-        shared.somebody_works();
-        let slot = shared.dispatch.slot(self.cpu);
-        slot.books.changes_hands();
-        shared.dispatch.take_idle_bit(&**shared, self.cpu);
+        let slot = self.arrive();
         let mut looks_at = self.turn;
         while goes_on() && slot.is_owned_by(self.me.id) && !shared.is_stopping_now() {
             let mut taken = None;

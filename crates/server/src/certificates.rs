@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use homing_socket::RateLimit;
@@ -17,6 +17,7 @@ use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientV
 use rustls::version::TLS13;
 use rustls::{RootCertStore, ServerConfig};
 
+use crate::sync::lock;
 use crate::validity;
 
 /// The chain that the server shows, its own certificate first.
@@ -153,7 +154,7 @@ impl Certificates {
     /// may be there to repair them.
     pub(crate) fn current(&self) -> Arc<ServerConfig> {
         let Folder { path, verify_peer, config, read } = &*self.0;
-        let config = || config.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = || lock(config);
         // A thread that comes while another looks at the files does not wait for that.
         if let Ok(mut read) = read.try_lock() {
             let now = stamps(path);

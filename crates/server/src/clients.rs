@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::memory::{Account, Memory};
 use crate::peer::Peer;
+use crate::sync::{lock, wait_for};
 
 /// How long clients that were hung up on may take to leave.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -106,7 +107,7 @@ impl Clients {
     }
 
     fn peers(&self) -> MutexGuard<'_, Peers> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.peers)
     }
 
     /// Milliseconds since the server began; never 0.
@@ -233,8 +234,7 @@ impl Clients {
             if left.is_zero() {
                 return false;
             }
-            let waited = self.peer_left.wait_timeout(peers, left);
-            peers = waited.unwrap_or_else(PoisonError::into_inner).0;
+            peers = wait_for(&self.peer_left, peers, left);
         }
         true
     }

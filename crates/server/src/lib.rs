@@ -30,7 +30,7 @@
 //!
 //! Read on in this order: `listener`, `stream`, `tls`, `certificates`, `validity`, `server`,
 //! `clients`, `memory`, `patience`, `negotiation`, `connection`, `busy_poll`, `job`, `batch`, `punching`,
-//! `peer`, `pool`, `buffers`, `background`, `load`.
+//! `peer`, `pool`, `buffers`, `background`, `load`, `sync`.
 #![forbid(unsafe_code)]
 
 mod background;
@@ -51,6 +51,7 @@ mod pool;
 mod punching;
 mod server;
 mod stream;
+mod sync;
 mod tls;
 mod validity;
 

@@ -23,10 +23,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::peer::Peer;
+use crate::sync::{lock, wait_for};
 
 /// How often a waiting thread looks for clients that do not go on.
 const LOOK: Duration = Duration::from_millis(500);
@@ -105,7 +106,7 @@ impl Memory {
     pub(crate) fn try_take(&self, export: usize, bytes: usize) -> bool {
         // If this is late, a request goes before one that has just begun to wait.
         if self.waiting.load(Relaxed) > 0 {
-            let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            let turns = lock(&self.turns);
             // A request that waits because its export has used up its part must not make this one
             // wait: its disk may hang.
             if !turns.by_export[export].is_empty() || self.next(&turns, |_| 0).is_some() {
@@ -154,7 +155,7 @@ impl Memory {
         }
         // Before we look, so that a thread that gives memory back after that sees us.
         self.waiting.fetch_add(1, SeqCst);
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = lock(&self.turns);
         let turn = turns.enter(export, bytes);
         let began = Instant::now();
         let mut looked = began;
@@ -162,14 +163,13 @@ impl Memory {
         while self.next(&turns, of_client) != Some(turn)
             || !self.take_if_there(export, bytes, own())
         {
-            let waited = self.freed.wait_timeout(turns, LOOK);
-            turns = waited.unwrap_or_else(PoisonError::into_inner).0;
+            turns = wait_for(&self.freed, turns, LOOK);
             // Look in time, however often others give some back meanwhile.
             if looked.elapsed() >= LOOK {
                 drop(turns);
                 overdue(began.elapsed());
                 looked = Instant::now();
-                turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+                turns = lock(&self.turns);
             }
         }
         turns.by_export[export].remove(&turn);
@@ -184,7 +184,7 @@ impl Memory {
         self.used.fetch_sub(bytes, SeqCst);
         if self.waiting.load(SeqCst) > 0 {
             // With the lock taken once, threads that have looked in vain are waiting by now.
-            drop(self.turns.lock().unwrap_or_else(PoisonError::into_inner));
+            drop(lock(&self.turns));
             self.freed.notify_all();
         }
     }

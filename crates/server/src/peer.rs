@@ -14,7 +14,7 @@ use std::io;
 use std::net::Shutdown;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use homing_socket::RateLimit;
@@ -25,6 +25,7 @@ use crate::memory::{Account, Lease};
 use crate::patience::Waiting;
 use crate::pool::{BATCH_LEN, OWN_REPLIES_MAX, Payload};
 use crate::stream::Stream;
+use crate::sync::{lock, wait};
 
 /// Requests, with their replies, that one connection may have with workers (`SERVE-3`), in bytes.
 /// Derived: the longest request and as much again.
@@ -183,7 +184,7 @@ impl Peer {
         while outgoing.sending {
             if !outgoing.slow {
                 outgoing.awaited = true;
-                outgoing = self.idle.wait(outgoing).unwrap_or_else(PoisonError::into_inner);
+                outgoing = wait(&self.idle, outgoing);
             } else if let Some(counted) = counted.take() {
                 let bytes = Payload::copy_of(inbox.pool(), bytes)?;
                 outgoing.waiting.push_back(Reply { bytes, counted });
@@ -529,10 +530,6 @@ impl Peer {
         mut in_flight: MutexGuard<'a, InFlight>,
     ) -> MutexGuard<'a, InFlight> {
         in_flight.awaited = true;
-        self.landed.wait(in_flight).unwrap_or_else(PoisonError::into_inner)
+        wait(&self.landed, in_flight)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,9 +9,11 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use memmap2::MmapMut;
+
+use crate::sync::lock;
 
 /// What a connection reads or writes at a time. Measured: beyond 256 KiB nothing is gained, and the
 /// data leaves the L2 cache between decryption and the socket.
@@ -107,7 +109,7 @@ impl Pool {
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -7,12 +7,13 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustls::{ServerConfig, ServerConnection};
 
 use crate::stream::Socket;
+use crate::sync::lock;
 
 /// Bytes that are enciphered at a time: some records, for one system call.
 const PIECE: usize = 64 << 10;
@@ -89,7 +90,7 @@ impl Session {
         patience: impl Fn() -> io::Result<Option<Duration>>,
     ) -> io::Result<usize> {
         let mut began: Option<Instant> = None;
-        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut incoming = lock(&self.incoming);
         self.has_more.store(false, Relaxed);
         loop {
             let (count, ended) = self.state().decipher(&mut incoming, buffer)?;
@@ -156,7 +157,7 @@ impl Session {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

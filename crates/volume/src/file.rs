@@ -1,5 +1,6 @@
 //! The lowest layer: a range of a file.
 
+use std::any::Any;
 use std::fs;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -42,13 +43,8 @@ pub struct File {
     /// Held while writing: see [`File::turn`].
     writing: Mutex<()>,
     /// Keeps others from the file as long as it lives.
-    held: Option<Box<dyn Held>>,
+    lock: Option<Box<dyn Any + Send + Sync>>,
 }
-
-/// Something that can be kept together with a file.
-pub(crate) trait Held: std::fmt::Debug + Send + Sync {}
-
-impl<T: std::fmt::Debug + Send + Sync> Held for T {}
 
 impl File {
     /// Uses `size` bytes of `file` from `start` on.
@@ -73,14 +69,14 @@ impl File {
             syncs,
             forced,
             writing,
-            held: None,
+            lock: None,
         }
     }
 
-    /// Keeps `what` as long as the file.
+    /// Keeps the lock as long as the file.
     #[cfg(target_os = "linux")]
-    pub(crate) fn hold(&mut self, what: Box<dyn Held>) {
-        self.held = Some(what);
+    pub(crate) fn keep_locked(&mut self, lock: impl Any + Send + Sync) {
+        self.lock = Some(Box::new(lock));
     }
 
     /// Waits for the turn to write. The kernel lets one thread at a time write to a file, and the

@@ -64,7 +64,7 @@ pub fn open(
     let cipher = Cipher::new(&key, header.sector_size);
     let sector = header.sector_size.bytes();
     let mut file = File::new(file, header.data_offset, size, sector);
-    file.hold(Box::new(lock));
+    file.keep_locked(lock);
     Ok(Bytes::new(Crypt::new(file, cipher, header.allow_discards)))
 }
 
