@@ -204,9 +204,11 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
     let known = item_ns != 0;
     // An issuer that is held up has less for all workers. So its CPU is not used before there is
     // enough for each worker that is awake and may come by; and never for short items, if none of
-    // the issuers waits for them.
+    // the issuers waits for them. But if all these workers are busy with something long, nobody
+    // comes by.
     let reluctant = || {
-        let enough = awake.or(&away).len() * OCCUPIED_BACKLOG_ITEMS;
+        let others = awake.or(&away);
+        let enough = others.len() * OCCUPIED_BACKLOG_ITEMS;
         let is_short = item_ns < OCCUPIED_ITEM_MAX_NS;
         let little = backlog_ns < OCCUPIED_BACKLOG_NS || is_short && (waiting as usize) < enough;
         let elsewhere_ns = OCCUPIED_WAKE_TIMES.saturating_mul(facts.wake_ns(false));
@@ -216,12 +218,13 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
         let worth_it = (TINY_ITEM_NS..WHOLE_CORE_ITEM_NS).contains(&item_ns);
         // At most 1: nothing is known.
         let issuers_wait = worth_it && (2..soon_ns).contains(&occupied_ns);
-        known && (little && !issuers_wait || is_short && facts.issuers_are_busy())
+        let spares = little && !issuers_wait || is_short && facts.issuers_are_busy();
+        known && spares && comes_soon(facts, &others, item_ns)
     };
     if !awake.is_empty() {
         // A worker of the pod is awake and will come by.
         let is_little = known && item_ns < TINY_ITEM_NS && backlog_ns < TINY_BACKLOG_NS;
-        if is_little && comes_soon(facts, &awake) {
+        if is_little && comes_soon(facts, &awake, 0) {
             return None;
         }
         // How far away the CPU to be woken would be: issuers' CPUs come last.
@@ -246,12 +249,13 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
     })
 }
 
-/// Whether one of these awake workers has not been busy for long: what it runs is short. A batch of
-/// a backlog takes [`BACKLOG_BATCH_NS`].
-fn comes_soon(facts: &impl Facts, awake: &CpuSet) -> bool {
+/// Whether one of these awake workers has not been busy for long: what it runs is short, or about
+/// as long as an item of `item_ns`. A batch of a backlog takes [`BACKLOG_BATCH_NS`].
+fn comes_soon(facts: &impl Facts, awake: &CpuSet, item_ns: u64) -> bool {
     let now_ns = facts.now_ns();
     let busy_for_ns = |cpu| now_ns.saturating_sub(facts.busy_since_ns(cpu));
-    awake.iter().any(|cpu| busy_for_ns(cpu) <= 2 * BACKLOG_BATCH_NS)
+    let busy_max_ns = 2 * (BACKLOG_BATCH_NS + item_ns);
+    awake.iter().any(|cpu| busy_for_ns(cpu) <= busy_max_ns)
 }
 
 #[cfg(test)]

@@ -134,14 +134,34 @@ fn occupied_cpus_come_last_and_only_for_a_backlog() {
 }
 
 #[test]
+fn an_occupied_cpu_is_woken_where_everybody_else_is_busy_for_long() {
+    let on_0 = |item_ns, busy_ns, issuers_are_busy| {
+        move |facts: &mut Given| {
+            (facts.occupied, facts.item_ns) = (cpus("0"), item_ns);
+            facts.issuers_are_busy = issuers_are_busy;
+            let since_ns = facts.now_ns - busy_ns;
+            facts.busy = (1..16).map(|cpu| (cpu_id(cpu), since_ns)).collect();
+        }
+    };
+    let cache = loose(Scope::Cache);
+    for issuers_are_busy in [false, true] {
+        let woken = |item_ns, busy_ns| wake("0", cache, on_0(item_ns, busy_ns, issuers_are_busy));
+        assert_eq!(woken(10_000, 120_000), None, "they may run items such as this one");
+        assert_eq!(woken(10_000, 120_001), Some(0), "nobody comes");
+        assert_eq!(woken(200_000, 500_000), None);
+    }
+}
+
+#[test]
 fn issuers_that_wait_soon_are_not_in_a_workers_way() {
     let on_0 = |item_ns, occupied_delay_ns| {
         move |facts: &mut Given| {
             facts.occupied = cpus("0");
             (facts.item_ns, facts.delay_ns) = (item_ns, 10_000);
             facts.occupied_delay_ns = occupied_delay_ns;
-            // No worker is sure to come by.
-            facts.busy = (1..16).map(|cpu| (cpu_id(cpu), 0)).collect();
+            // No worker is sure to come by in time.
+            let since_ns = facts.now_ns - 80_000;
+            facts.busy = (1..16).map(|cpu| (cpu_id(cpu), since_ns)).collect();
         }
     };
     let cache = loose(Scope::Cache);
