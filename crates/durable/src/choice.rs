@@ -92,3 +92,53 @@ impl Choice {
         }
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// After how many figures of the way in use another one is tried.
+    fn figures_until_trial(choice: &mut Choice, rate: f64) -> usize {
+        let mut figures = 0;
+        while !choice.is_trial() {
+            choice.note(rate);
+            figures += 1;
+        }
+        figures
+    }
+
+    #[test]
+    fn what_was_far_from_better_is_tried_again_later_than_what_was_not_quite() {
+        let mut choice = Choice::new(2, 0);
+        let mut next = |tried| {
+            let figures = figures_until_trial(&mut choice, 100.0);
+            choice.note(tried);
+            figures
+        };
+        assert_eq!([80.0, 70.0, 100.0, 0.0, 0.0].map(&mut next), [1, 2, 8, 16, 64]);
+        assert_eq!([0.0, 0.0].map(next), [256, 256], "and never less often than this");
+    }
+
+    #[test]
+    fn another_way_has_to_be_clearly_better_but_the_first_one_just_better() {
+        let mut choice = Choice::new(2, 0);
+        let mut try_twice = |rate| {
+            figures_until_trial(&mut choice, 100.0);
+            (0..TRIAL_FIGURES).for_each(|_| choice.note(rate));
+            choice.way()
+        };
+        // Way 1 is tried until it stays, and then way 0.
+        assert_eq!([105.0, 115.0, 95.0].map(&mut try_twice), [0, 1, 1]);
+        assert_eq!(try_twice(105.0), 0);
+    }
+
+    #[test]
+    fn a_single_figure_changes_little() {
+        let mut choice = Choice::new(2, 0);
+        choice.note(100.0);
+        choice.note(0.0);
+        assert!(!choice.is_trial(), "the other way was not better");
+        choice.note(200.0);
+        assert_eq!(choice.rate(), Some(125.0));
+    }
+}

@@ -507,3 +507,69 @@ fn what_failed_with_one_engine_has_failed_with_all_until_somebody_acknowledges_i
     drop(one);
     assert!(other.failure(id(5)).is_none() && other.failure(id(6)).is_some());
 }
+
+#[test]
+fn a_failure_that_was_noted_stays_with_what_was_kept_for_it_whoever_hears_of_another() {
+    let failures = Failures::default();
+    let (one, other) = (failures.another(), failures.another());
+    let kept = || Arc::new(File::open("/").unwrap());
+    let failed = |errno: i32, file: &Arc<File>| {
+        let error = std::io::Error::from_raw_os_error(errno);
+        let failure = Failure { operation: "fsync", error };
+        (commit::error(id(1), file, Kind::All, &failure), Some(Arc::clone(file)))
+    };
+    let (first, second) = (kept(), kept());
+    one.note(id(1), || failed(libc::EIO, &first));
+    other.note(id(1), || failed(libc::ENOSPC, &second));
+    assert_eq!(other.of(id(1)).unwrap().errno, libc::EIO);
+    drop(other);
+    assert_eq!(one.of(id(1)).unwrap().errno, libc::EIO, "the first engine has heard of it, too");
+    let (_, file) = one.take(id(1), |_| true).unwrap();
+    assert!(Arc::ptr_eq(&file.unwrap(), &first));
+}
+
+#[test]
+fn who_has_a_claim_gets_the_file_once_the_sync_before_it_is_given_up() {
+    let mut files = files();
+    ask(&mut files, 1);
+    let mut claim = false;
+    assert!(!files.begin_here(id(1), &mut claim), "somebody waits for it");
+    assert!(files.give_up(id(1)).is_some());
+    assert!(files.begin_here(id(1), &mut claim) && !claim);
+}
+
+#[test]
+fn a_lost_flush_of_a_filesystem_is_no_loss_of_a_device_whose_node_is_there() {
+    let mut files = files();
+    let error = std::io::Error::from_raw_os_error(libc::EIO);
+    files.note_lost(DEVICE, &Arc::new(Failure { operation: "fsync", error }));
+    let is_lost = |is: Is| files.lost_since(FileId { is, ..id(1) }, 0).is_some();
+    assert!(is_lost(Is::Plain) && is_lost(Is::Directory));
+    assert!(!is_lost(Is::Device) && !is_lost(Is::Other));
+}
+
+#[test]
+fn a_claim_is_older_than_who_comes_when_the_file_is_free() {
+    let mut files = files();
+    assert!(begins_alone(&mut files, 1, Strategy::Files));
+    let mut claim = false;
+    assert!(!files.begin_here(id(1), &mut claim), "somebody syncs it");
+    files.end(id(1), Ok(()), || None);
+    assert!(!begins_alone(&mut files, 1, Strategy::Files));
+    assert!(files.begin_here(id(1), &mut claim));
+}
+
+#[test]
+fn a_sync_whose_callers_would_wait_in_vain_is_waited_for_by_nobody() {
+    let mut files = files();
+    ask(&mut files, 1);
+    let mut claim = false;
+    assert!(files.waits() && !files.begin_here(id(1), &mut claim));
+    let error = std::io::Error::from_raw_os_error(libc::EIO);
+    let failure = Failure { operation: "pwritev2", error };
+    let lost = commit::error(id(1), &File::open("/").unwrap(), Kind::Data, &failure);
+    assert!(files.end_own(id(1), Err(lost), || None).in_vain.is_some());
+    assert!(!files.waits());
+    assert!(files.acknowledge(id(1), |_| true).is_some());
+    assert!(files.begin_here(id(1), &mut claim), "the claim goes on");
+}

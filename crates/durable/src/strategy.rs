@@ -263,6 +263,43 @@ mod tests {
     }
 
     #[test]
+    fn files_that_wait_at_many_decisions_are_one_bulk() {
+        let mut costs = measured(MS, 500 * MS);
+        assert!((0..1000).all(|_| !prefers(&mut costs, 100, 16)));
+    }
+
+    #[test]
+    fn few_files_are_committed_once_both_ways_are_known() {
+        assert!(prefers(&mut measured(100 * MS, MS), COMMIT_FILES_MIN, 16));
+        let few = COMMIT_FILES - 1;
+        let of_files = Costs { file: Some(100 * MS), ..Costs::default() };
+        let of_commits = Costs { commit: Some(MS), ..Costs::default() };
+        assert!([of_files, of_commits].iter_mut().all(|costs| !prefers(costs, few, 16)));
+    }
+
+    #[test]
+    fn a_commit_that_was_worth_it_makes_the_next_trials_as_soon_as_the_first() {
+        let mut costs = measured(MS, 500 * MS);
+        let auto = by(Strategy::Auto);
+        let soon = tries(&mut costs.clone(), auto, 100, 50);
+        // The last one that was tried was never made.
+        assert_eq!(tries(&mut costs, auto, 100, 300).last(), Some(&252));
+        costs.note_file(1000 * MS);
+        assert!(prefers(&mut costs, 100, 16), "files are slow meanwhile");
+        costs.note_commit(100 * MS);
+        assert_eq!(costs.commit, Some(400 * MS), "it was not a trial");
+        costs.file = Some(MS);
+        assert_eq!(tries(&mut costs, auto, 100, 50), soon);
+    }
+
+    #[test]
+    fn the_smallest_bulks_are_tried_too_but_only_where_both_ways_are_allowed() {
+        let trials = |strategy| tries(&mut measured(MS, 500 * MS), by(strategy), COMMIT_FILES, 20);
+        assert_eq!(trials(Strategy::Auto), [8]);
+        assert!(trials(Strategy::Files).is_empty());
+    }
+
+    #[test]
     fn while_others_data_waits_a_commit_is_hardly_tried() {
         let strangers = Policy { unwritten: 1 << 30, ..by(Strategy::Auto) };
         let mut costs = Costs::default();

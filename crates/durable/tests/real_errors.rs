@@ -10,6 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use homing_durable::{
     Backend, Commits, DurabilityError, Durable, Linux, Log, LogError, SharedFile, Sharing,
@@ -100,6 +102,15 @@ impl Disk {
     fn mount(&self) -> Result<(), String> {
         let device = self.device.as_deref().unwrap_or_default();
         run("mount", &["-t", "ext4", device, text(&self.path("mount"))]).map(drop)
+    }
+
+    /// A process that another test has just begun has our files until it runs its program.
+    fn unmount(&self) {
+        let unmounted = (0..500).any(|_| {
+            thread::sleep(Duration::from_millis(10));
+            run("umount", &[text(&self.path("mount"))]).is_ok()
+        });
+        assert!(unmounted, "it stays busy");
     }
 
     /// From now on, only data that already has its place can be written.
@@ -285,7 +296,7 @@ fn the_log() {
         assert_eq!(found, fine.next(), "it was in memory");
         drop(log);
         // What is only in memory goes.
-        run("umount", &[text(&disk.path("mount"))]).unwrap();
+        disk.unmount();
         disk.mount().unwrap();
         let (log, recovery) = Log::open(durable, &path).unwrap();
         assert_eq!((log.durable_sequence(), recovery.dropped_bytes), (found, 0));

@@ -11,7 +11,7 @@ use std::thread;
 use homing_durable::{
     Commits, DurabilityError, Kind, Log, LogError, SharedFile, Sharing, Strategy, Synced, WriteBack,
 };
-use support::{Call, World, segments};
+use support::{Call, World, with_a_flush_that_fails};
 
 const FSYNC: Call = Call::Sync(Kind::All);
 
@@ -313,15 +313,6 @@ fn write_back_of_a_file_before_a_commit() {
     }
 }
 
-/// Files of a filesystem that is committed; the flush after the first commit fails.
-fn with_a_flush_that_fails(count: usize) -> (World, Vec<File>) {
-    let world = World::new();
-    let files = files(&world, count);
-    world.durable.set_strategy(Strategy::Filesystem);
-    world.disk.fail(Call::Flush, &files[0], 1);
-    (world, files)
-}
-
 #[test]
 fn the_flush_after_a_commit() {
     let (world, files) = with_a_flush_that_fails(3);
@@ -401,23 +392,6 @@ fn who_is_synced_beside_a_commit_whose_flush_fails() {
     }
     world.durable.fsync_and_wait(&before).unwrap();
     world.durable.fsync(&later).wait().unwrap();
-}
-
-/// The commit may have written back what the cut has removed.
-#[test]
-fn a_cut_of_a_log_beside_a_commit_whose_flush_fails() {
-    let (world, files) = with_a_flush_that_fails(3);
-    let (log, _) = Log::open_with(&world.durable, world.folder.path().join("log"), 300).unwrap();
-    for number in 0..10 {
-        log.commit_and_wait(log.append(&[number; 100]).unwrap()).unwrap();
-    }
-    world.disk.hold_removals(true);
-    let cut = log.truncate_before(6.into());
-    world.disk.until_removing();
-    assert!(world.durable.fsync_many(&files).wait().iter().all(Result::is_err));
-    world.disk.hold_removals(false);
-    assert_eq!(cut.wait().unwrap_err().errno, 5);
-    log.truncate_before(6.into()).wait().unwrap();
 }
 
 /// An iterator that promises more than there is.

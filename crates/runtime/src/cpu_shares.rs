@@ -138,4 +138,29 @@ mod tests {
         let (again, _) = of_cpu.come(normal);
         assert_eq!(again.had_ns(other), 11_000, "it counts once");
     }
+
+    #[test]
+    fn who_lends_the_cpu_to_nobody_goes_on_as_if_it_had_kept_it() {
+        let (plain, normal) = (PoolId(0), |_| Nice::NORMAL);
+        let of_cpu = CpuShares::new();
+        let (_, comer) = of_cpu.come(normal);
+        of_cpu.begins(plain, 1_000);
+        let lent = of_cpu.loses(2_000);
+        of_cpu.comes_back(lent, 5_000, normal);
+        assert_eq!((of_cpu.last_comer(), of_cpu.read().had_ns(plain)), (comer, 0));
+        of_cpu.loses(6_000);
+        assert_eq!(of_cpu.come(normal).0.had_ns(plain), 5_000);
+    }
+
+    #[test]
+    fn who_comes_knows_from_where_on_pools_begin_that_had_nothing() {
+        let (plain, normal) = (PoolId(0), |_| Nice::NORMAL);
+        let of_cpu = CpuShares::new();
+        let (mut shares, _) = of_cpu.come(normal);
+        for _ in 0..2 {
+            shares.ran(plain, Nice::NORMAL, 500);
+            of_cpu.note(&shares, plain);
+        }
+        assert_eq!(of_cpu.come(normal).0.had_ns(PoolId(9)), 500);
+    }
 }

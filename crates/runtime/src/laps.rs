@@ -82,6 +82,49 @@ pub(crate) struct Laps {
     pub(crate) away_ns: u64,
 }
 
+/// How much of the elapsed time a worker has had its CPU: other threads may have had it, or an item
+/// may have slept. The thread's own clock, which is a system call, is read after long batches and
+/// now and then.
+#[derive(Debug, Default)]
+pub(crate) struct OnCpu {
+    /// When the clock was read last; the thread has not parked since. `None`: it does not matter.
+    last: Option<Moment>,
+    /// How long it was away since then, lending the CPU.
+    away_ns: u64,
+}
+
+/// A batch of this length is long.
+const LONG_NS: u64 = 100_000;
+
+/// A reading is used for so long.
+const READING_MAX_NS: u64 = 10_000_000;
+
+impl OnCpu {
+    /// The worker begins, or has woken up.
+    pub(crate) fn begin() -> Self {
+        Self { last: Some(Moment::now()), away_ns: 0 }
+    }
+
+    pub(crate) fn matters(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// The part of `busy_ns` in which the worker had the CPU, for a batch that has just ended.
+    pub(crate) fn of_batch(&mut self, batch: &Laps, busy_ns: u64) -> u64 {
+        let Some(last) = self.last else { return busy_ns };
+        self.away_ns += batch.away_ns;
+        if busy_ns < LONG_NS && batch.ns.saturating_sub(last.ns) < READING_MAX_NS {
+            return busy_ns;
+        }
+        let now = Moment::now();
+        self.last = Some(now);
+        let away_ns = std::mem::take(&mut self.away_ns);
+        let there_ns = now.ns.saturating_sub(last.ns).saturating_sub(away_ns);
+        let lost_ns = there_ns.saturating_sub(now.cpu_ns.saturating_sub(last.cpu_ns));
+        busy_ns.saturating_sub(lost_ns)
+    }
+}
+
 impl Laps {
     /// The clocks of the batch of this number, which began at `began_ns`.
     pub(crate) fn begin(usual_ns: u64, number: u64, began_ns: u64) -> Self {
@@ -117,5 +160,51 @@ impl Laps {
                 if slept { ran_ns.min(u64::from(items) * self.usual_ns) } else { ran_ns }
             }
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// A batch of an item, and how long it took.
+    fn batch(item: impl FnOnce()) -> (Laps, u64) {
+        let mut laps = Laps::begin(1_000, 1, now_ns());
+        let began_ns = laps.ns;
+        item();
+        laps.ns = now_ns();
+        let busy_ns = laps.ns - began_ns;
+        (laps, busy_ns)
+    }
+
+    #[test]
+    fn what_a_worker_slept_is_no_time_on_its_cpu() {
+        let sleep = || thread::sleep(Duration::from_millis(20));
+        let spin = || {
+            let began_ns = thread_cpu_ns();
+            while thread_cpu_ns() - began_ns < 2 * MS {}
+        };
+        let mut on_cpu = OnCpu::begin();
+        let mut of = |item: &dyn Fn()| {
+            let (laps, busy_ns) = batch(item);
+            (on_cpu.of_batch(&laps, busy_ns), busy_ns)
+        };
+        assert!(of(&sleep).0 < 10 * MS);
+        let (on_cpu_ns, busy_ns) = of(&spin);
+        assert!((MS..=busy_ns).contains(&on_cpu_ns), "{on_cpu_ns} of {busy_ns}");
+        let (on_cpu_ns, busy_ns) = of(&|| ());
+        assert_eq!(on_cpu_ns, busy_ns, "it is short");
+        // What is not part of the batch is not part of its time: here the thread lent its CPU.
+        let (mut laps, _) = batch(sleep);
+        laps.away_ns = 20 * MS;
+        spin();
+        assert!(on_cpu.of_batch(&laps, 2 * MS) >= MS);
+        let (laps, busy_ns) = batch(sleep);
+        assert_eq!(OnCpu::default().of_batch(&laps, busy_ns), busy_ns, "it does not matter");
     }
 }

@@ -6,7 +6,7 @@ use homing_sched::{Attributes, Layout, Level, PoolId, PoolSet, QueueId};
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
 use crate::home_queue::HomeQueue;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
 /// As many pools as a pool's number can name. Combinations of attributes beyond that are refused.
 const POOL_COUNT_MAX: usize = 255;
@@ -19,6 +19,8 @@ pub(crate) struct Pools {
     /// The pools that workers look at: a bit for each. Those that no workqueue uses any more, and
     /// that are empty, are left out until somebody uses them again.
     in_use: [AtomicU64; PoolSet::WORDS],
+    /// Some pool has not had the weight of the first one.
+    weights_differ: AtomicBool,
     /// Held while a pool is made. Whether new pools take nothing, because the runtime has ended.
     growing: Mutex<bool>,
     /// For each level and each CPU, the index of its queue.
@@ -59,6 +61,7 @@ impl Pools {
             pools: (0..POOL_COUNT_MAX).map(|_| OnceLock::new()).collect(),
             count: AtomicU32::new(0),
             in_use: std::array::from_fn(|_| AtomicU64::new(0)),
+            weights_differ: AtomicBool::new(false),
             growing: Mutex::new(false),
             index_of,
             rank_of,
@@ -94,6 +97,9 @@ impl Pools {
             pool.queues.iter().for_each(|queue| drop(queue.close()));
         }
         place.get_or_init(|| pool);
+        if self.attributes(PoolId(0)).nice != attributes.nice {
+            self.weights_differ.store(true, Ordering::Relaxed);
+        }
         // Release: a thread that reads the count finds the pool.
         self.count.store(u32::from(count) + 1, Ordering::Release);
         self.use_again(PoolId(count));
@@ -136,6 +142,11 @@ impl Pools {
     /// How many pools there are.
     pub(crate) fn count(&self) -> u8 {
         self.count.load(Ordering::Acquire) as u8
+    }
+
+    /// Whether pools may weigh more than others.
+    pub(crate) fn weights_differ(&self) -> bool {
+        self.weights_differ.load(Ordering::Relaxed)
     }
 
     pub(crate) fn attributes(&self, pool: PoolId) -> Attributes {

@@ -15,7 +15,7 @@ use crate::cpu_shares::UnderWay;
 use crate::crew::{Member, Orders};
 use crate::dispatch::{Announced, Taken};
 use crate::item::{Books, Item, Ran};
-use crate::laps::{Laps, Moment};
+use crate::laps::{Laps, Moment, OnCpu};
 use crate::local::{self, Nested};
 use crate::shared::Shared;
 use crate::slot::Slot;
@@ -59,6 +59,11 @@ fn nice_of(shared: &Shared, pool: PoolId) -> Nice {
     shared.dispatch.pools.attributes(pool).nice
 }
 
+/// With equal weights, a pool that is charged for what others had waits for no longer than that.
+fn on_cpu_of(shared: &Shared) -> OnCpu {
+    if shared.dispatch.pools.weights_differ() { OnCpu::begin() } else { OnCpu::default() }
+}
+
 struct Worker<'a> {
     shared: &'a Arc<Shared>,
     me: &'a Arc<Member>,
@@ -75,6 +80,7 @@ struct Worker<'a> {
     now_ns: u64,
     search: Search,
     books: BooksCache,
+    on_cpu: OnCpu,
 }
 
 impl<'a> Worker<'a> {
@@ -85,7 +91,8 @@ impl<'a> Worker<'a> {
         let (shares, comer) = slot.shares.come(|pool| nice_of(shared, pool));
         let (idle, search) = (slot.called(now_ns), Search::UNKNOWN);
         let (turn, slept_ns) = (0, now_ns);
-        Self { shared, me, cpu, turn, shares, comer, idle, slept_ns, now_ns, search, books }
+        let on_cpu = on_cpu_of(shared);
+        Self { shared, me, cpu, turn, shares, comer, idle, slept_ns, now_ns, search, books, on_cpu }
     }
 
     /// The slot is this thread's now.
@@ -273,7 +280,11 @@ impl<'a> Worker<'a> {
                 // Others have worked for the CPU while an item had lent it.
                 (self.shares, self.comer) = (slot.shares.read(), slot.shares.last_comer());
             }
-            self.shares.ran(queue.pool, nice_of(self.shared, queue.pool), busy_ns);
+            if !self.on_cpu.matters() {
+                self.on_cpu = on_cpu_of(self.shared);
+            }
+            let on_cpu_ns = self.on_cpu.of_batch(&laps, busy_ns);
+            self.shares.ran(queue.pool, nice_of(self.shared, queue.pool), on_cpu_ns);
             slot.shares.note(&self.shares, queue.pool);
             slot.books.ran(reach, items, busy_ns, cpu_ns);
         } else {
@@ -374,6 +385,7 @@ impl<'a> Worker<'a> {
         // Also after a token: it may be an old one, which did not answer this announcement.
         let unanswered = shared.dispatch.unannounce(self.cpu);
         slot.rise(self.me.id);
+        self.on_cpu = on_cpu_of(shared);
         let before_ns = std::mem::replace(&mut self.now_ns, now_ns());
         self.slept_ns = self.now_ns;
         slot.books.parked(self.now_ns.saturating_sub(fell_asleep_ns), woken);

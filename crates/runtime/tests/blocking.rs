@@ -2,10 +2,11 @@
 //! are refused; what is left behind.
 
 use std::fs;
+use std::future::poll_fn;
 use std::io::{PipeReader, Read, Write, pipe};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -427,6 +428,48 @@ fn who_comes_back_to_a_cpu_that_others_have_goes_where_nobody_is() {
     }
 }
 
+/// Its CPU is another item's when it comes back, and one is idle.
+#[test]
+fn who_comes_back_goes_nowhere_that_its_item_may_not_use() {
+    let runtime = Runtime::new().unwrap();
+    if runtime.cpus().len() < 2 {
+        return println!("skipped: there is one CPU");
+    }
+    let may_use = || rustix::thread::sched_getaffinity(None).unwrap().count();
+    let cpu = runtime.cpus().first().unwrap();
+    let named = |name: &str| runtime.workqueue(name);
+    let strict = named("strict").affinity_scope(Scope::Cpu).affinity_strict(true);
+    let masked = named("masked").cpumask(CpuSet::of(cpu));
+    let stays = named("stays").affinity_scope(Scope::Cpu).affinity_strict(true).build().unwrap();
+    for bound in [strict, masked, named("per_cpu").per_cpu()] {
+        let bound = bound.build().unwrap();
+        let (over, taken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (is_taken, is_over) = (Arc::clone(&taken), Arc::clone(&over));
+        let (tell, told) = mpsc::channel();
+        let item = move || {
+            tell.send(()).unwrap();
+            blocking(|| wait_until("it is taken", || is_taken.load(Ordering::Relaxed)));
+            let began = Instant::now();
+            let mut most = 0;
+            while began.elapsed() < Duration::from_millis(200) {
+                most = most.max(may_use());
+            }
+            over.store(true, Ordering::Relaxed);
+            most
+        };
+        let comes_back = bound.queue_on(cpu, item).unwrap();
+        told.recv().unwrap();
+        let other = stays.queue_on(cpu, move || {
+            taken.store(true, Ordering::Relaxed);
+            while !is_over.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        assert_eq!(comes_back.join().unwrap(), 1, "{}", bound.name());
+        other.unwrap().join().unwrap();
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn nothing_is_left_of_a_runtime() {
@@ -452,4 +495,45 @@ fn nothing_is_left_of_a_runtime() {
         // A thread that was joined is still listed for a moment.
         wait_until("the end of all threads", || threads("leaktest") == 0);
     }
+}
+
+/// Nobody calls it any more, so it has to be told.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_rescuers_thread_ends_with_the_last_of_its_workqueue() {
+    let runtime = Runtime::builder().thread_name("resc").build().unwrap();
+    let is_there = |so: bool| {
+        wait_until("it begins or ends", || (threads("resc/R-one") == 1) == so);
+    };
+    let reclaim = || runtime.workqueue("one").mem_reclaim().build().unwrap();
+    let idle = reclaim();
+    is_there(true);
+    drop(idle);
+    is_there(false);
+    // It stays for a future that sleeps.
+    let waker: Arc<Mutex<Option<Waker>>> = Arc::default();
+    let (sleeps, mut polls) = (Arc::clone(&waker), 0);
+    let workqueue = reclaim();
+    let future = workqueue.spawn(poll_fn(move |context| {
+        *sleeps.lock().unwrap() = Some(context.waker().clone());
+        polls += 1;
+        if polls > 1 { Poll::Ready(()) } else { Poll::Pending }
+    }));
+    workqueue.flush();
+    drop(workqueue);
+    thread::sleep(Duration::from_millis(250));
+    is_there(true);
+    waker.lock().unwrap().take().unwrap().wake();
+    future.join().unwrap();
+    is_there(false);
+    // And for an item, which does not tell it that it ends.
+    let (reader, mut writer) = pipe().unwrap();
+    let workqueue = reclaim();
+    let item = workqueue.queue(move || blocking(|| read_one(reader)));
+    drop(workqueue);
+    thread::sleep(Duration::from_millis(250));
+    is_there(true);
+    writer.write_all(&[7]).unwrap();
+    assert_eq!(item.join().unwrap(), 7);
+    is_there(false);
 }

@@ -88,6 +88,26 @@ fn an_item_may_build_a_runtime_within_what_it_runs_unpinned() {
 }
 
 #[test]
+fn what_runs_unpinned_may_use_what_the_runtime_may_use_by_then() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let runtime = Runtime::new().unwrap();
+    let all = runtime.cpus();
+    let one = CpuSet::of(all.iter().last().unwrap());
+    for cpus in [&one, &all] {
+        set_mask(cpus);
+        let began = Instant::now();
+        while runtime.cpus() != *cpus {
+            assert!(began.elapsed() < Duration::from_secs(20), "the mask was not followed");
+            work_for(&runtime, Duration::from_millis(5));
+        }
+        let may_use = || rustix::thread::sched_getaffinity(None).unwrap();
+        let mask = runtime.queue(move || unpinned(may_use)).join().unwrap();
+        let used = all.iter().filter(|cpu| mask.is_set(cpu.index()));
+        assert!(used.eq(cpus.iter()), "{cpus}");
+    }
+}
+
+#[test]
 fn a_mask_that_shrinks_to_one_pod_and_grows_again_keeps_every_guarantee() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let runtime = Runtime::new().unwrap();

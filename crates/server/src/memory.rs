@@ -351,6 +351,97 @@ mod tests {
         });
     }
 
+    fn until_waiting(memory: &Memory, export: usize, count: usize) {
+        while memory.turns.lock().unwrap().by_export[export].len() < count {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn one_byte_of_others_is_enough_to_have_no_more_than_the_total() {
+        let memory = Memory::new(100, 1);
+        assert!(memory.try_take(0, 1) && !memory.try_take(0, 100));
+    }
+
+    #[test]
+    fn requests_that_come_at_the_same_moment_have_turns_of_their_own() {
+        let mut turns = Memory::new(100, 1).turns.into_inner().unwrap();
+        let (first, second) = (turns.enter(0, 0), turns.enter(0, 0));
+        assert!(first.1 < second.1);
+    }
+
+    #[test]
+    fn who_waits_is_not_passed_by_who_came_later_and_needs_less() {
+        let memory = Memory::new(100, 1);
+        assert!(memory.try_take(0, 100));
+        thread::scope(|scope| {
+            let first = scope.spawn(|| memory.take(0, 50, || 0, |_| ()));
+            until_waiting(&memory, 0, 1);
+            // Longer than what the first one is put back by its length.
+            thread::sleep(Duration::from_millis(1));
+            let second = scope.spawn(|| memory.take(0, 60, || 0, |_| ()));
+            until_waiting(&memory, 0, 2);
+            let third = scope.spawn(|| memory.take(0, 10, || 0, |_| ()));
+            until_waiting(&memory, 0, 3);
+            memory.give_back(0, 20);
+            thread::sleep(Duration::from_millis(20));
+            let passed = second.is_finished() || third.is_finished();
+            memory.give_back(0, 80);
+            first.join().unwrap();
+            memory.give_back(0, 50);
+            assert!(!passed);
+        });
+    }
+
+    /// The other export has its part, but not all of it: the request for which it waits is long.
+    #[test]
+    fn what_a_client_has_is_no_part_of_another_export() {
+        let memory = Memory::new(100, 2);
+        assert!(memory.try_take(1, 25) && memory.try_take(0, 30));
+        thread::scope(|scope| {
+            scope.spawn(|| memory.take(1, 40, || 0, |_| ()));
+            until_waiting(&memory, 1, 1);
+            let own = scope.spawn(|| memory.take(0, 40, || 30, |_| ()));
+            let began = Instant::now();
+            while !own.is_finished() && began.elapsed() < 20 * LOOK {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let had = own.is_finished();
+            memory.give_back(1, 25);
+            memory.give_back(0, 30);
+            assert!(had, "it waits for a request that cannot be served");
+        });
+    }
+
+    #[test]
+    fn who_waits_for_what_all_have_is_not_passed_by_requests_to_other_exports() {
+        let memory = Memory::new(100, 3);
+        assert!(memory.try_take(0, 50) && memory.try_take(1, 35));
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| memory.take(2, 20, || 0, |_| ()));
+            until_waiting(&memory, 2, 1);
+            let passed = memory.try_take(1, 10);
+            memory.give_back(0, 50);
+            waits.join().unwrap();
+            assert!(!passed);
+        });
+    }
+
+    #[test]
+    fn who_waits_is_told_how_long_it_has_waited_altogether() {
+        let (memory, told) = (Memory::new(100, 1), Mutex::new(Vec::new()));
+        assert!(memory.try_take(0, 100));
+        thread::scope(|scope| {
+            scope.spawn(|| memory.take(0, 100, || 0, |waited| told.lock().unwrap().push(waited)));
+            while told.lock().unwrap().len() < 2 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            memory.give_back(0, 100);
+        });
+        let told = told.into_inner().unwrap();
+        assert!(told[0] >= LOOK && told[1] >= told[0] + LOOK, "{told:?}");
+    }
+
     #[test]
     fn everybody_gets_some_in_the_end() {
         let memory = Memory::new(1000, 1);

@@ -281,6 +281,15 @@ mod tests {
     }
 
     #[test]
+    fn what_is_unclear_and_cannot_be_asked_about_was_a_loss() {
+        let mut syncs = Syncs::new(&Arc::new(tempfile::tempfile().unwrap()));
+        syncs.asked = None;
+        let accepted = syncs.run(|_| Err(SyncError::Unclear(Ok(()))));
+        assert!(matches!(accepted, Err(BlockError::Flush(_))), "{accepted:?}");
+        assert!(matches!(syncs.check_health(), Err(BlockError::Poisoned)));
+    }
+
+    #[test]
     fn who_waits_for_a_description_that_fails_finds_the_device_poisoned() {
         for _ in 0..200 {
             // As if the file could not be opened anew.
@@ -339,10 +348,48 @@ mod tests {
             syncs.run_shared(&durable, Box::new(done));
         }
         let (first, health) = receiver.recv().unwrap();
-        assert!(matches!(first, Err(BlockError::Flush(_))), "{first:?}");
+        assert!(
+            matches!(&first, Err(BlockError::Flush(error)) if error.raw_os_error() == Some(5)),
+            "{first:?}"
+        );
         assert!(matches!(health, Err(BlockError::Poisoned)), "{health:?}");
         assert!(matches!(receiver.recv().unwrap().0, Err(BlockError::Poisoned)));
         assert_eq!(durable.counters().asked, 1, "the poison is asked first");
+    }
+
+    /// A disk that fails a durable write while it serves a flush of the engine, which succeeds.
+    struct FailsBeside(Arc<OnceLock<Arc<Syncs>>>);
+
+    impl System for FailsBeside {
+        fn sync(&self, _: &fs::File, _: Kind) -> Result<(), Failure> {
+            let syncs = self.0.get().expect("who asks has them");
+            let lost = || SyncError::Lost(io::Error::from_raw_os_error(5));
+            assert!(matches!(syncs.run(|_| Err::<(), _>(lost())), Err(BlockError::Flush(_))));
+            Ok(())
+        }
+        fn sync_filesystem(&self, file: &fs::File) -> Result<(), Failure> {
+            self.sync(file, Kind::All)
+        }
+        fn check(&self, _: &fs::File) -> Result<(), Failure> {
+            Ok(())
+        }
+        fn flush_device(&self, _: &fs::File) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    /// It may have succeeded without what the disk has lost.
+    #[test]
+    fn a_flush_of_the_engine_beside_a_sync_that_failed_has_failed_too() {
+        let runtime = Runtime::new().unwrap();
+        let known = Arc::<OnceLock<Arc<Syncs>>>::default();
+        let durable = Durable::with_system(&runtime, FailsBeside(Arc::clone(&known))).unwrap();
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let syncs = known.get_or_init(|| Arc::new(Syncs::new(&file)));
+        let (sender, receiver) = mpsc::channel();
+        syncs.run_shared(&durable, Box::new(move |result| sender.send(result).unwrap()));
+        let beside = receiver.recv().unwrap();
+        assert!(matches!(beside, Err(BlockError::Poisoned)), "{beside:?}");
     }
 
     #[test]

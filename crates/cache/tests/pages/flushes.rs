@@ -60,3 +60,26 @@ fn all_who_wait_for_a_page_go_on_at_once() {
         }
     });
 }
+
+/// Otherwise who discards might wait for ever for what is written back meanwhile.
+#[test]
+fn what_is_about_to_be_discarded_is_not_written_back_first() {
+    let disk = Disk::new(10 * PAGE);
+    let (gate, entries, answers) = Gate::new(&disk, false);
+    let (_, file, _) = open(gate);
+    file.write(0, &[1; PAGE]).unwrap();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| file.flush_all());
+        assert_eq!(entries.recv().unwrap(), 0);
+        file.write(2 * PAGE as u64, &[2; PAGE]).unwrap();
+        let discards = scope.spawn(|| file.discard(0, 4 * PAGE as u64));
+        thread::sleep(Duration::from_millis(100)); // by then it waits for the first page
+        let second = scope.spawn(|| file.flush(2 * PAGE as u64, 1));
+        let written = entries.recv_timeout(Duration::from_millis(100));
+        (0..10).for_each(|_| answers.send(Answer::Succeed).unwrap());
+        first.join().unwrap().unwrap();
+        discards.join().unwrap().unwrap();
+        second.join().unwrap().unwrap();
+        assert!(written.is_err(), "{written:?}");
+    });
+}

@@ -431,4 +431,13 @@ mod tests {
         folder.remove(&Linux, &[1]).unwrap();
         assert_eq!(fs::read_dir(&moved).unwrap().count(), 0);
     }
+
+    #[test]
+    fn only_what_is_named_as_a_segment_is_one() {
+        assert_eq!(first_of(&segment(7)), Some(7));
+        assert_eq!(first_of(&segment(u64::MAX)), Some(u64::MAX));
+        for other in ["7.log", "+0000000000000000007.log", "00000000000000000007", UNBORN, NAME] {
+            assert_eq!(first_of(other), None, "{other}");
+        }
+    }
 }

@@ -261,9 +261,36 @@ mod tests {
             push(if sequence == 5 { &mut first } else { &mut second }, 3, sequence, data);
         }
         assert!(was_durable(&second, 3, 5), "a write begins with it");
+        assert!(!was_durable(&second, 3, 6), "none begins behind it");
         unmark(&mut second, 3);
         assert_eq!([first, second].concat(), all);
         unmark(&mut [], 3);
+    }
+
+    #[test]
+    fn a_write_that_ends_where_the_file_does_has_begun_too() {
+        let mut write = Vec::new();
+        push(&mut write, 3, 6, b"six");
+        assert!(was_durable(&write, 3, 5));
+        assert!(!was_durable(&write[..write.len() - 1], 3, 5), "it is not whole");
+    }
+
+    #[test]
+    fn records_are_read_in_their_order_and_the_last_write_is_noted() {
+        let (mut bytes, mut write) = (Vec::new(), Vec::new());
+        push(&mut bytes, 3, 5, b"five");
+        let at = (HEADER_LEN + bytes.len()) as u64;
+        for sequence in [6, 7] {
+            push(&mut write, 3, sequence, b"six or seven");
+        }
+        bytes.append(&mut write);
+        let end = (HEADER_LEN + bytes.len()) as u64;
+        // A whole record of this log, but not the next one.
+        push(&mut bytes, 3, 9, b"nine");
+        let header = Header { log: 3, first: 5, kept: 5 };
+        let mut scan = Scan::new(&*bytes, &header, (HEADER_LEN + bytes.len()) as u64);
+        while scan.next().unwrap().is_some() {}
+        assert_eq!((scan.sequence, scan.at, scan.write), (7, end, (at, 6)));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use homing_durable::{Commits, Durable, Failure, Kind, System};
+use homing_durable::{Commits, Durable, Failure, Kind, Log, Recovery, Strategy, System};
 use homing_runtime::Runtime;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -244,4 +244,27 @@ impl World {
     pub fn file(&self, name: &str) -> File {
         File::create(self.folder.path().join(name)).unwrap()
     }
+}
+
+/// Files of a filesystem that is committed; the flush after the first commit fails.
+pub fn with_a_flush_that_fails(count: usize) -> (World, Vec<File>) {
+    let world = World::new();
+    let files: Vec<_> = (0..count).map(|number| world.file(&number.to_string())).collect();
+    world.durable.set_strategy(Strategy::Filesystem);
+    world.disk.fail(Call::Flush, &files[0], 1);
+    (world, files)
+}
+
+/// All records that are kept.
+pub fn read(log: &Log) -> Vec<Vec<u8>> {
+    let first = log.first_sequence().get();
+    let records = log.records().map(Result::unwrap).enumerate().map(|(index, record)| {
+        assert_eq!(record.sequence.get(), first + index as u64);
+        record.data
+    });
+    records.collect()
+}
+
+pub fn open(durable: &Durable, path: &Path) -> (Log, Recovery) {
+    Log::open(durable, path).unwrap()
 }

@@ -1,14 +1,15 @@
 //! Per-CPU workqueues, rescuers, the watchdog.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use homing_runtime::{CpuId, Runtime, Scope, blocking};
 
-use crate::helpers::{Crowd, Door, all_but_one_blocked, on, until};
+use crate::helpers::{Crowd, Door, SOON, all_but_one_blocked, on, until};
 
 #[test]
 fn a_per_cpu_item_runs_one_at_a_time_until_it_blocks_or_uses_its_cpu_for_long() {
@@ -388,5 +389,70 @@ fn what_a_rescuer_runs_may_wait_for_what_is_behind_it() {
     assert_eq!(first.join().unwrap(), 7);
     door.open();
     blocked.join().unwrap();
+    refuse.store(false, Ordering::Relaxed);
+}
+
+/// Otherwise it would wait for ever, and so would those who need the rescuer.
+#[test]
+fn what_a_rescuer_runs_is_told_if_it_waits_for_itself() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
+    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
+    refuse.store(true, Ordering::Relaxed);
+    let door = Door::default();
+    let at = door.clone();
+    let blocked = runtime.queue(move || at.pass());
+    until("it blocks", || runtime.events().counters().started == 1);
+    let panics = |wait: &dyn Fn()| catch_unwind(AssertUnwindSafe(wait)).is_err();
+    let (say, said) = mpsc::channel();
+    let (inner, tell) = (reclaim.clone(), say.clone());
+    reclaim.execute(move || tell.send(panics(&|| inner.flush())).unwrap());
+    assert_eq!(said.recv_timeout(SOON), Ok(true), "a flush");
+    let own = Arc::new(Mutex::new(None::<homing_runtime::JoinHandle<()>>));
+    let handle = Arc::clone(&own);
+    let item = reclaim.queue(move || {
+        let own = loop {
+            if let Some(own) = handle.lock().unwrap().take() {
+                break own;
+            }
+            thread::yield_now();
+        };
+        say.send(catch_unwind(AssertUnwindSafe(|| own.join())).is_err()).unwrap();
+    });
+    *own.lock().unwrap() = Some(item);
+    assert_eq!(said.recv_timeout(SOON), Ok(true), "a join");
+    until("both are counted", || reclaim.counters().rescued == 2);
+    door.open();
+    blocked.join().unwrap();
+    refuse.store(false, Ordering::Relaxed);
+}
+
+/// It is run by the thread that runs the one before it.
+#[test]
+fn a_flush_waits_for_a_run_that_a_rescuer_could_not_begin() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
+    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
+    refuse.store(true, Ordering::Relaxed);
+    let (first, second) = (Door::default(), Door::default());
+    let (at, runs) = ([first.clone(), second.clone()], Arc::new(AtomicUsize::new(0)));
+    let begun = Arc::clone(&runs);
+    let work = reclaim.work(move |_| at[begun.fetch_add(1, Ordering::SeqCst)].pass());
+    assert!(work.queue());
+    until("it runs", || runs.load(Ordering::SeqCst) == 1);
+    assert!(work.queue());
+    until("the rescuer is called", || reclaim.counters().mayday > 0);
+    thread::sleep(Duration::from_millis(20)); // mostly it has found the second one by then
+    let flushes = thread::spawn({
+        let reclaim = reclaim.clone();
+        move || reclaim.flush()
+    });
+    first.open();
+    until("it runs again", || runs.load(Ordering::SeqCst) == 2);
+    thread::sleep(Duration::from_millis(20));
+    let early = flushes.is_finished();
+    second.open();
+    flushes.join().unwrap();
+    assert!(!early);
     refuse.store(false, Ordering::Relaxed);
 }

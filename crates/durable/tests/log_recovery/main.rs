@@ -1,6 +1,8 @@
 //! What opening a log makes of files that a crash or a disk has changed: records that were durable
 //! are never silently skipped, and what was dropped does not come back.
 
+mod given_up;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::fs::{self, File, OpenOptions};
@@ -8,7 +10,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use homing_durable::{Commits, Durable, Failure, Kind, Log, LogError, Strategy, System};
 use homing_runtime::Runtime;
@@ -320,6 +322,36 @@ fn segments_that_are_not_needed_are_removed_whichever_of_them_are_left() {
     }
 }
 
+/// The program may have ended when the newest segment had its name, which was not durable yet.
+#[test]
+fn nothing_is_removed_before_it_is_durable_what_says_that_it_is_not_needed() {
+    let world = world();
+    let _ = five(&world);
+    let before = content(&world.path);
+    let (log, _) = Log::open(&world.durable, &world.path).unwrap();
+    log.truncate_before(7.into()).wait().unwrap();
+    drop(log);
+    for (path, bytes) in &before[..3] {
+        fs::write(path, bytes).unwrap();
+    }
+    let (synced, removed) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+    let (noted, counted) = (Arc::clone(&synced), Arc::clone(&removed));
+    let folder = fs::canonicalize(&world.path).unwrap();
+    let sync = move |file: &File| {
+        let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+        noted.fetch_or(path == folder, Ordering::SeqCst);
+    };
+    let may_remove = move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        synced.load(Ordering::SeqCst)
+    };
+    let disk = Disk::default();
+    let system = Around { disk, sync: Box::new(sync), may_remove: Box::new(may_remove) };
+    let durable = Durable::with_system(&Runtime::new().unwrap(), system).unwrap();
+    drop(Log::open(&durable, &world.path).unwrap());
+    assert_eq!(removed.load(Ordering::SeqCst), 3);
+}
+
 #[test]
 fn a_later_write_that_ends_in_zeroes_tells_of_the_damage_before_it() {
     let world = world();
@@ -426,98 +458,6 @@ fn what_a_flush_has_lost_beside_the_opening_is_not_said_to_be_durable() {
     let error = Log::open(&durable, &path).err().unwrap();
     assert!(error.to_string().contains("flush the device of"), "{error}");
     assert_eq!(Log::open(&durable, &path).unwrap().1.records, 1);
-}
-
-/// Opening a log writes its last write anew: the copy left in the old place is not found instead.
-#[test]
-fn old_copies_of_what_is_given_up_do_not_come_back() {
-    let world = world();
-    // A short segment is written anew as a whole, and takes its own place.
-    let records = [vec![1; 300 << 10], vec![2; 9], vec![3; 9]];
-    written(&world, &[records[..1].to_vec(), records[1..].to_vec()], None);
-    drop(Log::open(&world.durable, &world.path).unwrap());
-    let all = segments(&world.path);
-    let mut bytes = fs::read(&all[1]).unwrap();
-    bytes[20] ^= 1;
-    fs::write(&all[1], bytes).unwrap();
-    is_damaged(&world, &records, &all[1], 0, 2);
-}
-
-/// Damage behind is found first if it is in the newest header.
-#[test]
-fn what_is_damaged_before_what_is_given_up_is_named_and_changes_nothing() {
-    let world = world();
-    let (all, records) = five(&world);
-    for (segment, at) in [(1, HEADER + 20), (4, 20)] {
-        let mut bytes = fs::read(&all[segment]).unwrap();
-        bytes[at as usize] ^= 1;
-        fs::write(&all[segment], bytes).unwrap();
-    }
-    let before = content(&world.path);
-    for (given_up, named) in [(0, 9), (9, 3), (2, 9), (4, 9)] {
-        let error = Log::open_before(&world.durable, &world.path, given_up.into()).unwrap_err();
-        assert!(
-            matches!(error, LogError::Damaged { sequence, .. } if sequence == named),
-            "{error}"
-        );
-    }
-    assert_eq!(content(&world.path), before);
-    drop(Log::open_before(&world.durable, &world.path, 3.into()).unwrap());
-    goes_on(&world, 1, &records, 2);
-}
-
-/// Then nothing says what is kept: everything that is there may be.
-#[test]
-fn where_no_header_can_be_read_nothing_goes_that_was_not_named() {
-    let world = world();
-    let (all, records) = five(&world);
-    for path in &all {
-        let mut bytes = fs::read(path).unwrap();
-        bytes[20] ^= 1;
-        fs::write(path, bytes).unwrap();
-    }
-    let before = content(&world.path);
-    let error = Log::open_before(&world.durable, &world.path, 9.into()).unwrap_err();
-    assert!(matches!(error, LogError::Damaged { sequence: 1, .. }), "{error}");
-    assert_eq!(content(&world.path), before);
-    drop(Log::open_before(&world.durable, &world.path, 1.into()).unwrap());
-    goes_on(&world, 1, &records, 0);
-}
-
-/// As after a crash: what is still to be given up is found again, and what was cut off stays cut
-/// off.
-#[test]
-fn to_give_up_may_be_begun_anew() {
-    for left in 0..4 {
-        let world = world();
-        let (all, records) = five(&world);
-        let (log, _) = Log::open_with(&world.durable, &world.path, 200).unwrap();
-        log.truncate_before(4.into()).wait().unwrap();
-        drop(log);
-        // Behind segment 5 are segments 7 and 9, and those that opening and cutting have made.
-        let mut bytes = fs::read(&all[2]).unwrap();
-        bytes[HEADER as usize + 20] ^= 1;
-        fs::write(&all[2], bytes).unwrap();
-        let files = AtomicUsize::new(left);
-        let one_less = |left: usize| left.checked_sub(1);
-        let may_remove =
-            move || files.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok();
-        let system = Around {
-            disk: Disk::default(),
-            sync: Box::new(|_| ()),
-            may_remove: Box::new(may_remove),
-        };
-        let durable = Durable::with_system(&Runtime::new().unwrap(), system).unwrap();
-        let error = Log::open_before(&durable, &world.path, 5.into()).unwrap_err();
-        assert!(matches!(error, LogError::Io { action: "clear", .. }), "{left}: {error}");
-        let error = Log::open(&world.durable, &world.path).unwrap_err();
-        assert!(matches!(error, LogError::Damaged { sequence: 5, .. }), "{left}: {error}");
-        let (log, _) = Log::open_before(&world.durable, &world.path, 5.into()).unwrap();
-        drop(log);
-        goes_on(&world, 4, &records, 4);
-        let (log, _) = Log::open_before(&world.durable, &world.path, 5.into()).unwrap();
-        assert_eq!(log.last_sequence().get(), 5, "nothing is damaged now");
-    }
 }
 
 #[test]
