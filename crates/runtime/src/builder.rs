@@ -427,7 +427,7 @@ fn default_stack_size() -> usize {
 }
 
 impl Runtime {
-    fn start_monitor(mut self, name: &str) -> Result<Self, RuntimeError> {
+    fn start_monitor(self, name: &str) -> Result<Self, RuntimeError> {
         let shared = Arc::clone(self.shared());
         let body = move || monitor::main(&shared);
         let monitor = self

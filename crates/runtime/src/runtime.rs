@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::mem;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::handle::JoinHandle;
 use crate::local;
 use crate::scope::WorkScope;
 use crate::shared::Shared;
-use crate::sync::thread;
+use crate::sync::{self, thread};
 use crate::worker::blocking;
 use crate::workqueue::Workqueue;
 use crate::workqueue_builder::{WorkqueueBuilder, WorkqueueError};
@@ -38,10 +38,12 @@ use crate::workqueue_builder::{WorkqueueBuilder, WorkqueueError};
 /// none of the workers: make runtimes after `fork`, or have the child do nothing but `exec`.
 pub struct Runtime {
     shared: Arc<Shared>,
-    monitor: Option<thread::JoinHandle<()>>,
+    /// Its thread, and the lock of whoever waits for the end of all threads.
+    monitor: sync::Mutex<Option<thread::JoinHandle<()>>>,
     events: Workqueue,
     extensions: Extensions,
-    stopped: bool,
+    /// All threads have ended, or are not to be waited for.
+    stopped: AtomicBool,
 }
 
 /// The deadline passed before everything had run.
@@ -98,7 +100,8 @@ impl Runtime {
         Builder::default()
     }
 
-    /// The process-wide runtime, started at the first call; it is never shut down.
+    /// The process-wide runtime, started at the first call. It is everybody's: nothing ends it at the
+    /// end of the program, and whoever shuts it down does so for all.
     ///
     /// # Errors
     /// As for [`Builder::build`], at the call that starts it.
@@ -135,15 +138,16 @@ impl Runtime {
         }
         let events = WorkqueueBuilder::new(Arc::clone(&shared), EVENTS).build().ok()?;
         let extensions = Extensions::default();
-        Some(Self { shared, monitor: None, events, extensions, stopped: false })
+        let (monitor, stopped) = (sync::Mutex::new(None), AtomicBool::new(false));
+        Some(Self { shared, monitor, events, extensions, stopped })
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    pub(crate) fn set_monitor(&mut self, monitor: thread::JoinHandle<()>) {
-        self.monitor = Some(monitor);
+    pub(crate) fn set_monitor(&self, monitor: thread::JoinHandle<()>) {
+        *sync::lock(&self.monitor) = Some(monitor);
     }
 
     /// Begins a workqueue called `name`.
@@ -362,10 +366,11 @@ impl Runtime {
         self.shared.crew.refused.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything that is queued has run, but not for longer than `at_most`. What is
-    /// left then is cancelled. If one of the runtime's own items calls this, it does not wait,
-    /// because that item would have to end first: everything that is queued runs, however long that
-    /// takes.
+    /// Ends the runtime, for all that have a reference to it. Waits until everything that is queued
+    /// has run, but not for longer than `at_most`. What is left then is cancelled, and what still
+    /// runs is waited for no longer, nor by the drop. If one of the runtime's own items calls this,
+    /// it does not wait, because that item would have to end first: everything that is queued runs,
+    /// however long that takes.
     ///
     /// # Errors
     /// [`ShutdownError`] if something was left.
@@ -378,11 +383,10 @@ impl Runtime {
     /// assert_eq!(last.join()?, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn shutdown(mut self, at_most: Duration) -> Result<(), ShutdownError> {
+    pub fn shutdown(&self, at_most: Duration) -> Result<(), ShutdownError> {
         let deadline = Instant::now().checked_add(at_most);
         self.begin_stop(false);
         if self.is_own_worker() {
-            self.stopped = true;
             return Ok(());
         }
         // It may be an item of another runtime that ends this one.
@@ -396,7 +400,7 @@ impl Runtime {
         // A thread may have taken some items a moment before, and cancel them itself later.
         let cancelled = || shared.cancelled.load(Ordering::Relaxed) - before;
         self.begin_stop(true);
-        self.stopped = true;
+        self.stopped.store(true, Ordering::Release);
         let mut running = shared.workqueues.running();
         shared.cancel_all();
         // If nothing is cancelled and nothing runs, only threads are left that have nothing to do,
@@ -418,7 +422,8 @@ impl Runtime {
         Err(ShutdownError { cancelled, running })
     }
 
-    /// Runs nothing more and cancels what is queued. Waits for the items that run at present.
+    /// Ends the runtime, for all that have a reference to it: runs nothing more and cancels what is
+    /// queued. Waits for the items that run at present, unless one of these calls this.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -427,12 +432,21 @@ impl Runtime {
     /// assert!(events.queue(|| ()).join().is_err(), "it is refused");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn shutdown_now(self) {
+    pub fn shutdown_now(&self) {
         self.begin_stop(true);
         // This is not left to the last thread to become free, because a running item may wait for
         // one that will not run.
         self.shared.cancel_all();
-        // The rest is `drop`.
+        self.wait_for_all();
+    }
+
+    /// Waits until all threads have ended; not on one of them.
+    fn wait_for_all(&self) {
+        if !self.is_own_worker() {
+            // It may be an item of another runtime that ends this one.
+            blocking(|| self.shared.wait_closed(None));
+            self.end_stop();
+        }
     }
 
     fn begin_stop(&self, now: bool) {
@@ -449,19 +463,20 @@ impl Runtime {
         self.shared.crew.close_if_done(&self.shared);
     }
 
-    fn end_stop(&mut self) {
-        self.stopped = true;
-        // Workers do not panic; if one did, the others must still be waited for. The monitor comes
-        // first, because it creates threads.
-        let monitor = self.monitor.take();
+    fn end_stop(&self) {
+        self.stopped.store(true, Ordering::Release);
         blocking(|| {
+            // Whoever else ends the runtime waits for this one.
+            let mut monitor = sync::lock(&self.monitor);
+            // Workers do not panic; if one did, the others must still be waited for. The monitor
+            // comes first, because it creates threads.
             for state in self.shared.workqueues.with_items() {
                 if let Some(rescuer) = state.rescuer.get() {
                     rescuer.stop();
                     rescuer.join();
                 }
             }
-            let _ = monitor.map(thread::JoinHandle::join);
+            let _ = monitor.take().map(thread::JoinHandle::join);
             for worker in self.shared.crew.handles() {
                 let _ = worker.join();
             }
@@ -476,13 +491,9 @@ impl Runtime {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        if !self.stopped {
+        if !self.stopped.load(Ordering::Acquire) {
             self.begin_stop(false);
-            if !self.is_own_worker() {
-                // It may be an item of another runtime that drops this one.
-                blocking(|| self.shared.wait_closed(None));
-                self.end_stop();
-            }
+            self.wait_for_all();
         }
         self.shared.drop_with_the_last(mem::take(&mut self.extensions));
     }

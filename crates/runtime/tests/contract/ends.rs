@@ -282,6 +282,7 @@ fn an_extension_outlives_every_item_whoever_drops_the_runtime() {
             events.execute(last);
             until("it runs", || events.counters().started == 1);
             runtime.shutdown(Duration::ZERO).unwrap_err();
+            drop(runtime);
         }
         go_on.send(()).unwrap();
         assert!(!ended.recv_timeout(Duration::from_secs(10)).unwrap(), "an item may use it");
@@ -342,4 +343,60 @@ fn a_shutdown_keeps_its_deadline_beside_a_rescuer() {
     assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
     assert!(error.running >= 1, "{error}");
     drop(end);
+}
+
+/// Those whose items hold the runtime can still end it, and by a deadline.
+#[test]
+fn a_runtime_that_its_items_hold_is_shut_down_by_whoever_has_a_reference() {
+    let runtime = Arc::new(on("1x2x1").build().unwrap());
+    let (door, own) = (Door::default(), Arc::clone(&runtime));
+    let at = door.clone();
+    let item = runtime.queue(move || {
+        at.pass();
+        own.queue(|| ()).join().is_err()
+    });
+    until("it runs", || runtime.events().counters().started == 1);
+    let error = runtime.shutdown(Duration::from_millis(20)).unwrap_err();
+    assert_eq!((error.cancelled, error.running), (0, 1), "{error}");
+    assert!(runtime.queue(|| ()).join().is_err(), "it is refused");
+    let late = runtime.workqueue("late").ordered().mem_reclaim().build().unwrap();
+    assert!(late.queue(|| ()).join().is_err() && late.spawn(async {}).join().is_err());
+    door.open();
+    assert!(item.join().unwrap());
+    // Any number of threads may wait for the end.
+    thread::scope(|scope| {
+        for now in [false, true, false] {
+            let runtime = &runtime;
+            scope.spawn(
+                move || {
+                    if now { runtime.shutdown_now() } else { runtime.shutdown(SOON).unwrap() }
+                },
+            );
+        }
+    });
+}
+
+#[test]
+fn an_item_that_shuts_its_runtime_down_leaves_the_waiting_to_the_drop() {
+    for now in [false, true] {
+        let runtime = Arc::new(on("1x2x1").build().unwrap());
+        let (own, runs) = (Arc::clone(&runtime), Arc::new(AtomicUsize::new(0)));
+        let counts = Arc::clone(&runs);
+        let (let_go, has_let_go) = mpsc::channel();
+        let item = runtime.queue(move || {
+            if now {
+                own.shutdown_now();
+            } else {
+                own.shutdown(Duration::ZERO).unwrap();
+            }
+            drop(own);
+            let_go.send(()).unwrap();
+            thread::sleep(Duration::from_millis(20));
+            counts.fetch_add(1, Ordering::SeqCst);
+        });
+        has_let_go.recv().unwrap();
+        drop(runtime);
+        assert_eq!(runs.load(Ordering::SeqCst), 1, "the drop has waited");
+        assert!(now || item.is_finished());
+    }
 }
