@@ -3,12 +3,11 @@
 mod support;
 
 use std::fs::{self, File};
-use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use homing_durable::{Durable, Kind, Log, LogError, Synced};
+use homing_durable::{Kind, Log, LogError, Synced};
 use support::{Call, World, open, read, segments};
 
 const DATA: Call = Call::Sync(Kind::Data);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use homing_durable::{Durable, Failure, Kind, Log, LogError, Synced, System};
+use homing_durable::{Durable, Failure, Kind, Log, LogError, Sequence, Synced, System};
 use support::{Call, Disk, World, open, read, segments, with_a_flush_that_fails};
 
 /// A log of ten records, a hundred bytes each, two in a segment.

@@ -11,7 +11,7 @@ use std::thread;
 use homing_durable::{
     Commits, DurabilityError, Kind, Log, LogError, SharedFile, Sharing, Strategy, Synced, WriteBack,
 };
-use support::{Call, World, with_a_flush_that_fails};
+use support::{Call, World, segments, with_a_flush_that_fails};
 
 const FSYNC: Call = Call::Sync(Kind::All);
 

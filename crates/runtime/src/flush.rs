@@ -167,8 +167,8 @@ impl Flushes {
             let waits = std::mem::take(&mut inner.overflow);
             inner.pending.push(Pending { colours, waits });
         }
-        // F4: flushes that wait for the same colours are merged, so there are no more than there are
-        // sets of colours. This is done in place, because it is done for each batch that ends
+        // F4: flushes that wait for the same colours are merged, so there are no more than there
+        // are sets of colours. This is done in place, because it is done for each batch that ends
         // during a flush.
         let (pending, mut over, mut kept) = (&mut inner.pending, Vec::new(), 0);
         for next in 0..pending.len() {

@@ -29,8 +29,8 @@
 //!   of a client that idles within a request counts as part of this memory.
 //!
 //! Read on in this order: `listener`, `stream`, `tls`, `certificates`, `validity`, `server`,
-//! `clients`, `memory`, `patience`, `negotiation`, `connection`, `busy_poll`, `job`, `batch`, `punching`,
-//! `peer`, `pool`, `buffers`, `background`, `load`, `sync`.
+//! `clients`, `memory`, `patience`, `negotiation`, `connection`, `busy_poll`, `job`, `batch`,
+//! `punching`, `peer`, `pool`, `buffers`, `background`, `load`, `sync`.
 #![forbid(unsafe_code)]
 
 mod background;

@@ -1,5 +1,5 @@
-//! Locks and waits, whether or not somebody panicked with the lock held: no code here panics between
-//! two writes that belong together, so what a lock guards is whole.
+//! Locks and waits, whether or not somebody panicked with the lock held: no code here panics
+//! between two writes that belong together, so what a lock guards is whole.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use homing_durable::{Durable, Log, LogError};

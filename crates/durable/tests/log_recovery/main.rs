@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use homing_durable::{Commits, Durable, Failure, Kind, Log, LogError, Strategy, System};
 use homing_runtime::Runtime;
