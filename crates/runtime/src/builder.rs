@@ -250,6 +250,30 @@ impl Builder {
     /// Lets futures use tokio's I/O and timers: `handle` is entered whenever a future is polled or
     /// dropped. Closures and work items that want to use tokio enter it themselves.
     ///
+    /// The handle's own runtime does the I/O, so it has to run: one for the current thread is idle
+    /// except in its `block_on`, and then nothing here ends either.
+    ///
+    /// tokio creates threads where `spawn_blocking`, `tokio::fs` or a look-up of a name asks for
+    /// one. If that is a future of this runtime, its worker's one CPU is theirs, too, as long as they
+    /// live. So let them have all CPUs when they start:
+    ///
+    /// ```
+    /// # use homing_runtime::Runtime;
+    /// use rustix::thread::{sched_getaffinity, sched_setaffinity};
+    ///
+    /// let cpus = sched_getaffinity(None)?; // what this program may use
+    /// let tokio = tokio::runtime::Builder::new_multi_thread()
+    ///     .enable_all()
+    ///     .on_thread_start(move || sched_setaffinity(None, &cpus).expect("they were allowed"))
+    ///     .build()?;
+    /// let runtime = Runtime::builder().tokio(tokio.handle().clone()).build()?;
+    /// let of_a_thread = async { tokio::task::spawn_blocking(|| sched_getaffinity(None)).await };
+    /// assert_eq!(runtime.spawn(of_a_thread).join()???, cpus);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Timers and sockets need nothing of the kind:
+    ///
     /// ```
     /// use std::time::Duration;
     ///
