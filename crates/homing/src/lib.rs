@@ -74,7 +74,7 @@ pub mod pages {
 pub mod control {
     pub use homing_control::{
         Attribute, AttributeError, AttributeTree, Below, ByteSize, Client, ClientError,
-        ControlSocket, Trees,
+        ControlSocket, Switch, Trees, flat_keyed,
     };
 }
 

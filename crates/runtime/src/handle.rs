@@ -84,6 +84,9 @@ impl<T: Send> JoinHandle<T> {
     /// runs on. If no thread can be created to take over the caller's CPU, and nobody else can go
     /// on, the caller may run other items meanwhile, on its own stack.
     ///
+    /// An item that waits keeps its place among the `max_active` of its workqueue. If all of these
+    /// wait for items of the same workqueue that are not let in, they wait for ever.
+    ///
     /// # Errors
     /// [`JoinError::Panicked`] with the item's panic. [`JoinError::Cancelled`] if, before the item
     /// had ended, it was aborted, its workqueue was drained or ended, or the runtime was shut down.

@@ -113,7 +113,11 @@ impl Memory {
                 return false;
             }
         }
-        self.take_if_there(export, bytes, 0)
+        let taken = self.take_if_there(export, bytes, 0);
+        if !taken {
+            self.tell_who_waits();
+        }
+        taken
     }
 
     /// Whose turn it is; `own` says what the client that asks has, of the export that it asks for.
@@ -136,6 +140,8 @@ impl Memory {
         let taken = add(&self.used, self.total);
         if !taken {
             self.by_export[export].fetch_sub(bytes, SeqCst);
+            // Somebody may have looked meanwhile.
+            self.freed.notify_all();
         }
         taken
     }
@@ -182,6 +188,10 @@ impl Memory {
     pub(crate) fn give_back(&self, export: usize, bytes: usize) {
         self.by_export[export].fetch_sub(bytes, SeqCst);
         self.used.fetch_sub(bytes, SeqCst);
+        self.tell_who_waits();
+    }
+
+    fn tell_who_waits(&self) {
         if self.waiting.load(SeqCst) > 0 {
             // With the lock taken once, threads that have looked in vain are waiting by now.
             drop(lock(&self.turns));
