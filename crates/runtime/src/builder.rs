@@ -254,8 +254,8 @@ impl Builder {
     /// except in its `block_on`, and then nothing here ends either.
     ///
     /// tokio creates threads where `spawn_blocking`, `tokio::fs` or a look-up of a name asks for
-    /// one. If that is a future of this runtime, its worker's one CPU is theirs, too, as long as they
-    /// live. So let them have all CPUs when they start:
+    /// one. If that is a future of this runtime, its worker's one CPU is theirs, too, as long as
+    /// they live. So let them have all CPUs when they start:
     ///
     /// ```
     /// # use homing_runtime::Runtime;

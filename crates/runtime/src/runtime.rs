@@ -100,8 +100,8 @@ impl Runtime {
         Builder::default()
     }
 
-    /// The process-wide runtime, started at the first call. It is everybody's: nothing ends it at the
-    /// end of the program, and whoever shuts it down does so for all.
+    /// The process-wide runtime, started at the first call. It is everybody's: nothing ends it at
+    /// the end of the program, and whoever shuts it down does so for all.
     ///
     /// # Errors
     /// As for [`Builder::build`], at the call that starts it.
