@@ -117,7 +117,7 @@ pub fn home(layout: &Layout, facts: &impl Facts, cpu: CpuId, pool: PoolId) -> Qu
 /// ```
 pub fn submit(layout: &Layout, facts: &impl Facts, cpu: CpuId, pool: PoolId) -> Placement {
     let queue = home(layout, facts, cpu, pool);
-    Placement { queue, wake: wake_for(layout, facts, queue, cpu) }
+    Placement { queue, wake: wake_for(layout, facts, queue, cpu, None) }
 }
 
 /// Whether an insertion requires a decision. `waiting` is the number of items in the queue,
@@ -144,7 +144,7 @@ pub fn start(layout: &Layout, facts: &impl Facts, queue: QueueId, cpu: CpuId) ->
     if facts.waiting(queue) == 0 {
         return None;
     }
-    wake_for(layout, facts, queue, cpu)
+    wake_for(layout, facts, queue, cpu, Some(cpu))
 }
 
 /// Those of `cpus` outside the pod of a queue whose workers may pull from it. None if it is strict,
@@ -173,7 +173,14 @@ pub(crate) fn pullers(
     }
 }
 
-fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) -> Option<CpuId> {
+/// `begins` is the CPU whose worker is about to begin an item.
+fn wake_for(
+    layout: &Layout,
+    facts: &impl Facts,
+    queue: QueueId,
+    near: CpuId,
+    begins: Option<CpuId>,
+) -> Option<CpuId> {
     let idle = facts.idle();
     if idle.is_empty() {
         return None;
@@ -219,12 +226,12 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
         // At most 1: nothing is known.
         let issuers_wait = worth_it && (2..soon_ns).contains(&occupied_ns);
         let spares = little && !issuers_wait || is_short && facts.issuers_are_busy();
-        known && spares && comes_soon(facts, &others, item_ns)
+        known && spares && comes_soon(facts, &others, item_ns, begins)
     };
     if !awake.is_empty() {
         // A worker of the pod is awake and will come by.
         let is_little = known && item_ns < TINY_ITEM_NS && backlog_ns < TINY_BACKLOG_NS;
-        if is_little && comes_soon(facts, &awake, 0) {
+        if is_little && comes_soon(facts, &awake, 0, begins) {
             return None;
         }
         // How far away the CPU to be woken would be: issuers' CPUs come last.
@@ -250,8 +257,12 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
 }
 
 /// Whether one of these awake workers has not been busy for long: what it runs is short, or about
-/// as long as an item of `item_ns`. A batch of a backlog takes [`BACKLOG_BATCH_NS`].
-fn comes_soon(facts: &impl Facts, awake: &CpuSet, item_ns: u64) -> bool {
+/// as long as an item of `item_ns`. A batch of a backlog takes [`BACKLOG_BATCH_NS`]. Of a worker
+/// that searches, or `begins` an item, only the end of its last batch is known.
+fn comes_soon(facts: &impl Facts, awake: &CpuSet, item_ns: u64, begins: Option<CpuId>) -> bool {
+    if begins.is_some_and(|cpu| awake.contains(cpu)) || facts.searching().intersects(awake) {
+        return true;
+    }
     let now_ns = facts.now_ns();
     let busy_for_ns = |cpu| now_ns.saturating_sub(facts.busy_since_ns(cpu));
     let busy_max_ns = 2 * (BACKLOG_BATCH_NS + item_ns);

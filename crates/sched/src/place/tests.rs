@@ -153,6 +153,19 @@ fn an_occupied_cpu_is_woken_where_everybody_else_is_busy_for_long() {
 }
 
 #[test]
+fn who_begins_an_item_or_searches_comes_by_whatever_it_ran_before() {
+    let layout = layout("1x1x2x1");
+    let mut facts = Given::new(&layout, &[loose(Scope::Cache)]);
+    (facts.idle, facts.occupied, facts.item_ns) = (cpus("0"), cpus("0"), 10_000);
+    let queue = facts.put(&layout, 0, 1, 1, facts.now_ns);
+    facts.busy = [(cpu_id(1), facts.now_ns - 1_000_000)].into();
+    assert_eq!(submit(&layout, &facts, cpu_id(1), PoolId(0)).wake, Some(cpu_id(0)));
+    assert_eq!(start(&layout, &facts, queue, cpu_id(1)), None, "it is about to run one");
+    let strict = Given { searching: cpus("1"), ..facts };
+    assert_eq!(submit(&layout, &strict, cpu_id(1), PoolId(0)).wake, None, "it is about to look");
+}
+
+#[test]
 fn issuers_that_wait_soon_are_not_in_a_workers_way() {
     let on_0 = |item_ns, occupied_delay_ns| {
         move |facts: &mut Given| {
