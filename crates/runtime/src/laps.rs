@@ -3,6 +3,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use homing_sched::PoolId;
+
 use crate::clock::{now_ns, thread_cpu_ns};
 
 /// The CPU time of items at least this long is read from the thread's own clock, which is a system
@@ -83,45 +85,55 @@ pub(crate) struct Laps {
 }
 
 /// How much of the elapsed time a worker has had its CPU: other threads may have had it, or an item
-/// may have slept. The thread's own clock, which is a system call, is read after long batches and
-/// now and then.
+/// may have slept. The thread's own clock, which is a system call, is read after long batches, and
+/// where another pool's batch begins some time after it was read.
 #[derive(Debug, Default)]
 pub(crate) struct OnCpu {
     /// When the clock was read last; the thread has not parked since. `None`: it does not matter.
     last: Option<Moment>,
     /// How long it was away since then, lending the CPU.
     away_ns: u64,
+    /// The pool of the last batch.
+    pool: Option<PoolId>,
 }
 
-/// A batch of this length is long.
+/// A batch of this length is long, and a reading of this age is old.
 const LONG_NS: u64 = 100_000;
-
-/// A reading is used for so long.
-const READING_MAX_NS: u64 = 10_000_000;
 
 impl OnCpu {
     /// The worker begins, or has woken up.
     pub(crate) fn begin() -> Self {
-        Self { last: Some(Moment::now()), away_ns: 0 }
+        Self { last: Some(Moment::now()), away_ns: 0, pool: None }
     }
 
     pub(crate) fn matters(&self) -> bool {
         self.last.is_some()
     }
 
-    /// The part of `busy_ns` in which the worker had the CPU, for a batch that has just ended.
+    /// A batch of a pool begins. What was lost before is not to count as lost by this pool.
+    pub(crate) fn begin_batch(&mut self, pool: PoolId, now_ns: u64) {
+        let Some(last) = self.last else { return };
+        let changes = self.pool.replace(pool) != Some(pool);
+        if changes && now_ns.saturating_sub(last.ns) >= LONG_NS {
+            (self.last, self.away_ns) = (Some(Moment::now()), 0);
+        }
+    }
+
+    /// The part of `busy_ns` in which the worker had the CPU, for a batch that has just ended: if
+    /// that is long, less what was lost since the last reading, in proportion.
     pub(crate) fn of_batch(&mut self, batch: &Laps, busy_ns: u64) -> u64 {
         let Some(last) = self.last else { return busy_ns };
         self.away_ns += batch.away_ns;
-        if busy_ns < LONG_NS && batch.ns.saturating_sub(last.ns) < READING_MAX_NS {
+        if busy_ns < LONG_NS {
             return busy_ns;
         }
         let now = Moment::now();
         self.last = Some(now);
         let away_ns = std::mem::take(&mut self.away_ns);
         let there_ns = now.ns.saturating_sub(last.ns).saturating_sub(away_ns);
-        let lost_ns = there_ns.saturating_sub(now.cpu_ns.saturating_sub(last.cpu_ns));
-        busy_ns.saturating_sub(lost_ns)
+        let on_cpu_ns = now.cpu_ns.saturating_sub(last.cpu_ns).min(there_ns);
+        let share = u128::from(busy_ns) * u128::from(on_cpu_ns) / u128::from(there_ns.max(1));
+        u64::try_from(share).unwrap_or(busy_ns)
     }
 }
 
@@ -182,29 +194,51 @@ mod tests {
         (laps, busy_ns)
     }
 
+    fn spin(cpu_ns: u64) {
+        let began_ns = thread_cpu_ns();
+        while thread_cpu_ns() - began_ns < cpu_ns {}
+    }
+
+    /// What a batch of this pool is charged, and how long it took.
+    fn charged(on_cpu: &mut OnCpu, pool: u8, item: impl FnOnce()) -> (u64, u64) {
+        on_cpu.begin_batch(PoolId(pool), now_ns());
+        let (laps, busy_ns) = batch(item);
+        (on_cpu.of_batch(&laps, busy_ns), busy_ns)
+    }
+
     #[test]
     fn what_a_worker_slept_is_no_time_on_its_cpu() {
         let sleep = || thread::sleep(Duration::from_millis(20));
-        let spin = || {
-            let began_ns = thread_cpu_ns();
-            while thread_cpu_ns() - began_ns < 2 * MS {}
-        };
         let mut on_cpu = OnCpu::begin();
-        let mut of = |item: &dyn Fn()| {
-            let (laps, busy_ns) = batch(item);
-            (on_cpu.of_batch(&laps, busy_ns), busy_ns)
-        };
-        assert!(of(&sleep).0 < 10 * MS);
-        let (on_cpu_ns, busy_ns) = of(&spin);
+        assert!(charged(&mut on_cpu, 0, sleep).0 < 10 * MS);
+        let (on_cpu_ns, busy_ns) = charged(&mut on_cpu, 0, || spin(2 * MS));
         assert!((MS..=busy_ns).contains(&on_cpu_ns), "{on_cpu_ns} of {busy_ns}");
-        let (on_cpu_ns, busy_ns) = of(&|| ());
-        assert_eq!(on_cpu_ns, busy_ns, "it is short");
-        // What is not part of the batch is not part of its time: here the thread lent its CPU.
-        let (mut laps, _) = batch(sleep);
-        laps.away_ns = 20 * MS;
-        spin();
-        assert!(on_cpu.of_batch(&laps, 2 * MS) >= MS);
+        let (on_cpu_ns, busy_ns) = charged(&mut on_cpu, 0, || ());
+        assert!(on_cpu_ns == busy_ns || busy_ns >= LONG_NS, "it is short");
         let (laps, busy_ns) = batch(sleep);
         assert_eq!(OnCpu::default().of_batch(&laps, busy_ns), busy_ns, "it does not matter");
+    }
+
+    #[test]
+    fn what_short_batches_slept_is_not_taken_off_another_pools() {
+        let mut on_cpu = OnCpu::begin();
+        for _ in 0..20 {
+            for _ in 0..10 {
+                charged(&mut on_cpu, 1, || thread::sleep(Duration::from_micros(20)));
+            }
+            let (on_cpu_ns, _) = charged(&mut on_cpu, 2, || spin(MS / 2));
+            assert!(on_cpu_ns >= MS / 3, "{on_cpu_ns} of {}", MS / 2);
+        }
+    }
+
+    #[test]
+    fn who_lent_the_cpu_has_lost_nothing_by_that() {
+        let mut on_cpu = OnCpu::begin();
+        let slept_ns = now_ns();
+        thread::sleep(Duration::from_millis(20));
+        let away_ns = now_ns() - slept_ns;
+        let (mut laps, _) = batch(|| spin(2 * MS));
+        laps.away_ns = away_ns;
+        assert!(on_cpu.of_batch(&laps, 2 * MS) >= MS);
     }
 }

@@ -197,6 +197,10 @@ impl<'a> Worker<'a> {
         slot.begin(began_ns);
         slot.books.begins();
         slot.shares.begins(queue.pool, began_ns);
+        if !self.on_cpu.matters() {
+            self.on_cpu = on_cpu_of(self.shared);
+        }
+        self.on_cpu.begin_batch(queue.pool, began_ns);
         self.me.running_since_ns.store(began_ns, Ordering::Relaxed);
         let (mut items, mut of_lap, mut cpu_ns) = (0, 0, 0);
         let mut next = Some(first);
@@ -279,9 +283,6 @@ impl<'a> Worker<'a> {
             if slot.shares.last_comer() != self.comer {
                 // Others have worked for the CPU while an item had lent it.
                 (self.shares, self.comer) = (slot.shares.read(), slot.shares.last_comer());
-            }
-            if !self.on_cpu.matters() {
-                self.on_cpu = on_cpu_of(self.shared);
             }
             let on_cpu_ns = self.on_cpu.of_batch(&laps, busy_ns);
             self.shares.ran(queue.pool, nice_of(self.shared, queue.pool), on_cpu_ns);
