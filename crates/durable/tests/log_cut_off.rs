@@ -154,6 +154,20 @@ fn a_cut_that_fails_closes_the_log_and_loses_nothing_that_is_needed() {
     }
 }
 
+/// Of two cuts, the second one waits for the first.
+#[test]
+fn a_cut_behind_one_that_fails_is_not_said_to_be_done() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    let (log, first) = removing(&world, &path);
+    let second = log.truncate_before(9.into());
+    log.commit_and_wait(log.append(b"eleven").unwrap()).unwrap();
+    world.disk.fail(Call::Sync(Kind::All), &fs::File::open(&path).unwrap(), 1);
+    world.disk.hold_removals(false);
+    assert_eq!(first.wait().unwrap_err().errno, 5);
+    assert_eq!(second.wait().unwrap_err().errno, 5);
+}
+
 /// The device may have forgotten what the commit beside the cut has written.
 #[test]
 fn a_cut_that_fails_fails_the_commits_beside_it_and_behind() {

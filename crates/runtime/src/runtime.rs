@@ -34,7 +34,7 @@ use crate::workqueue_builder::{WorkqueueBuilder, WorkqueueError};
 /// does not wait: the runtime's threads end when there is nothing left to do.
 ///
 /// What has not ended by then is dropped, one after the other. If a `Drop` among these waits for
-/// another item or future of the same runtime, it may wait for ever. After a fork, the child has
+/// another item or future of the same runtime, or for its end, it may wait for ever. After a fork, the child has
 /// none of the workers: make runtimes after `fork`, or have the child do nothing but `exec`.
 pub struct Runtime {
     shared: Arc<Shared>,
@@ -385,6 +385,10 @@ impl Runtime {
     /// ```
     pub fn shutdown(&self, at_most: Duration) -> Result<(), ShutdownError> {
         let deadline = Instant::now().checked_add(at_most);
+        let shared = Arc::clone(&self.shared);
+        let before = shared.cancelled.load(Ordering::Relaxed);
+        // A thread may have taken some items a moment before, and cancel them itself later.
+        let cancelled = || shared.cancelled.load(Ordering::Relaxed) - before;
         self.begin_stop(false);
         if self.is_own_worker() {
             return Ok(());
@@ -392,13 +396,15 @@ impl Runtime {
         // It may be an item of another runtime that ends this one.
         if blocking(|| self.shared.wait_closed(deadline)) {
             self.end_stop();
-            return Ok(());
+            // Somebody else may have ended it meanwhile, at once.
+            let cancelled = if shared.is_stopping_now() { cancelled() } else { 0 };
+            return if cancelled == 0 {
+                Ok(())
+            } else {
+                Err(ShutdownError { cancelled, running: 0 })
+            };
         }
         // This is not left to the last thread to become free, because items may go on running.
-        let shared = Arc::clone(&self.shared);
-        let before = shared.cancelled.load(Ordering::Relaxed);
-        // A thread may have taken some items a moment before, and cancel them itself later.
-        let cancelled = || shared.cancelled.load(Ordering::Relaxed) - before;
         self.begin_stop(true);
         self.stopped.store(true, Ordering::Release);
         let mut running = shared.workqueues.running();

@@ -164,6 +164,8 @@ impl Shared {
             self.make_spares();
         }
         let mut state = self.state();
+        // Another one may have failed before.
+        let verdict = state.failure().map_or(verdict, Err);
         state.cuts.running = None;
         match &verdict {
             Ok(()) => {}

@@ -159,7 +159,7 @@ impl State {
         Some(error)
     }
 
-    fn failure(&self) -> Option<DurabilityError> {
+    pub(super) fn failure(&self) -> Option<DurabilityError> {
         match &self.ended {
             Some(Ended::Failed(error)) => Some(error.clone()),
             Some(Ended::Closed(_)) | None => None,

@@ -127,7 +127,7 @@ fn bad_values_are_refused_with_those_accepted_and_change_nothing() {
     let tree = runtime.attributes();
     for (name, value, accepted) in [
         ("affinity_scope", "llc", "cache_shard"),
-        ("affinity_strict", "yes", "0 or 1"),
+        ("affinity_strict", "perhaps", "0 or 1"),
         ("cpumask", "9", "0-7"),
         ("cpumask", "x", "0-7"),
         ("nice", "20", "-20 to 19"),

@@ -376,6 +376,28 @@ fn a_runtime_that_its_items_hold_is_shut_down_by_whoever_has_a_reference() {
     });
 }
 
+/// Whoever lets everything run is told if somebody else does not.
+#[test]
+fn a_shutdown_that_another_one_overtakes_says_what_was_left() {
+    let runtime = on("1x1x1").build().unwrap();
+    let (door, queue) = (Door::default(), runtime.workqueue("q").ordered().build().unwrap());
+    let at = door.clone();
+    let runs = queue.queue(move || at.pass());
+    until("it runs", || queue.counters().started == 1);
+    let waits = queue.queue(|| ());
+    let error = thread::scope(|scope| {
+        let in_order = scope.spawn(|| runtime.shutdown(SOON));
+        until("others are refused", || runtime.queue(|| ()).join().is_err());
+        let at_once = scope.spawn(|| runtime.shutdown_now());
+        waits.join().unwrap_err();
+        door.open();
+        at_once.join().unwrap();
+        in_order.join().unwrap().unwrap_err()
+    });
+    runs.join().unwrap();
+    assert_eq!((error.cancelled, error.running), (1, 0), "{error}");
+}
+
 #[test]
 fn an_item_that_shuts_its_runtime_down_leaves_the_waiting_to_the_drop() {
     for now in [false, true] {
