@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Whether something is on. Read as the kernel reads it (`kstrtobool`): `1`, `y`, `on`, or `0`,
-/// `n`, `off`, in any case. Written as `1` or `0`.
+/// Whether something is on. Read from the words that the kernel takes (`kstrtobool`), in any case:
+/// `1`, `y`, `yes`, `t`, `true`, `on`, or `0`, `n`, `no`, `f`, `false`, `off`. Written as `1` or
+/// `0`.
 ///
 /// ```
 /// use homing_control::Switch;
@@ -31,8 +32,8 @@ impl FromStr for Switch {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.to_ascii_lowercase().as_str() {
-            "1" | "y" | "on" => Ok(Self(true)),
-            "0" | "n" | "off" => Ok(Self(false)),
+            "1" | "y" | "yes" | "t" | "true" | "on" => Ok(Self(true)),
+            "0" | "n" | "no" | "f" | "false" | "off" => Ok(Self(false)),
             _ => Err(format!("{text:?} is neither on nor off: write {}", Self::FORM)),
         }
     }
