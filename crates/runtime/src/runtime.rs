@@ -34,8 +34,9 @@ use crate::workqueue_builder::{WorkqueueBuilder, WorkqueueError};
 /// does not wait: the runtime's threads end when there is nothing left to do.
 ///
 /// What has not ended by then is dropped, one after the other. If a `Drop` among these waits for
-/// another item or future of the same runtime, or for its end, it may wait for ever. After a fork, the child has
-/// none of the workers: make runtimes after `fork`, or have the child do nothing but `exec`.
+/// another item or future of the same runtime, or for its end, it may wait for ever. After a fork,
+/// the child has none of the workers: make runtimes after `fork`, or have the child do nothing but
+/// `exec`.
 pub struct Runtime {
     shared: Arc<Shared>,
     /// Its thread, and the lock of whoever waits for the end of all threads.
