@@ -387,9 +387,8 @@ impl Runtime {
     pub fn shutdown(&self, at_most: Duration) -> Result<(), ShutdownError> {
         let deadline = Instant::now().checked_add(at_most);
         let shared = Arc::clone(&self.shared);
-        let before = shared.cancelled.load(Ordering::Relaxed);
-        // A thread may have taken some items a moment before, and cancel them itself later.
-        let cancelled = || shared.cancelled.load(Ordering::Relaxed) - before;
+        let cancelled_since = |before| shared.cancelled.load(Ordering::Relaxed) - before;
+        let asked_at = cancelled_since(0);
         self.begin_stop(false);
         if self.is_own_worker() {
             return Ok(());
@@ -398,13 +397,17 @@ impl Runtime {
         if blocking(|| self.shared.wait_closed(deadline)) {
             self.end_stop();
             // Somebody else may have ended it meanwhile, at once.
-            let cancelled = if shared.is_stopping_now() { cancelled() } else { 0 };
+            let overtaken = shared.is_stopping_now();
+            let cancelled = if overtaken { cancelled_since(asked_at) } else { 0 };
             return if cancelled == 0 {
                 Ok(())
             } else {
                 Err(ShutdownError { cancelled, running: 0 })
             };
         }
+        // A thread may have taken some items a moment before, and cancel them itself later.
+        let late_at = cancelled_since(0);
+        let cancelled = || cancelled_since(late_at);
         // This is not left to the last thread to become free, because items may go on running.
         self.begin_stop(true);
         self.stopped.store(true, Ordering::Release);
