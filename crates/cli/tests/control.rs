@@ -41,7 +41,7 @@ impl AttributeTree for Fake {
     }
 
     fn get(&self, path: &str) -> Result<String, AttributeError> {
-        let missing = || AttributeError::NotFound { path: path.to_owned() };
+        let missing = || AttributeError::not_found(path);
         self.0.lock().unwrap().get(path).map(|(_, value)| value.clone()).ok_or_else(missing)
     }
 

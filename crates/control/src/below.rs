@@ -49,7 +49,7 @@ impl Below {
         ask: impl Fn(&str) -> Result<T, AttributeError>,
     ) -> Result<T, AttributeError> {
         let Some(rest) = path.strip_prefix(&self.prefix) else {
-            return Err(AttributeError::NotFound { path: path.to_owned() });
+            return Err(AttributeError::not_found(path));
         };
         ask(rest).map_err(|mut error| {
             let (AttributeError::NotFound { path: named }
@@ -93,12 +93,12 @@ mod tests {
 
         fn get(&self, path: &str) -> Result<String, AttributeError> {
             let known = (path == "a/b").then(|| "1".to_owned());
-            known.ok_or_else(|| AttributeError::NotFound { path: path.to_owned() })
+            known.ok_or_else(|| AttributeError::not_found(path))
         }
 
         fn set(&self, path: &str, _: &str) -> Result<(), AttributeError> {
             self.get(path)?;
-            Err(AttributeError::ReadOnly { path: path.to_owned() })
+            Err(AttributeError::read_only(path))
         }
     }
 

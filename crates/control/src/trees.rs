@@ -46,7 +46,7 @@ impl Trees {
     ) -> Result<T, AttributeError> {
         let answers = self.0.iter().map(|tree| ask(tree.as_ref()));
         let mut known = answers.filter(|a| !matches!(a, Err(AttributeError::NotFound { .. })));
-        known.next().unwrap_or_else(|| Err(AttributeError::NotFound { path: path.to_owned() }))
+        known.next().unwrap_or_else(|| Err(AttributeError::not_found(path)))
     }
 }
 
@@ -83,12 +83,12 @@ mod tests {
 
         fn get(&self, path: &str) -> Result<String, AttributeError> {
             let known = self.1.contains(&path).then(|| self.0.to_owned());
-            known.ok_or_else(|| AttributeError::NotFound { path: path.to_owned() })
+            known.ok_or_else(|| AttributeError::not_found(path))
         }
 
         fn set(&self, path: &str, _: &str) -> Result<(), AttributeError> {
             self.get(path)?;
-            Err(AttributeError::ReadOnly { path: path.to_owned() })
+            Err(AttributeError::read_only(path))
         }
     }
 

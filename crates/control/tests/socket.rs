@@ -45,7 +45,7 @@ impl AttributeTree for Fake {
             "bug" => panic!("this panic is part of the test"),
             _ => {}
         }
-        let missing = || AttributeError::NotFound { path: path.to_owned() };
+        let missing = || AttributeError::not_found(path);
         self.0.lock().unwrap().get(path).cloned().ok_or_else(missing)
     }
 

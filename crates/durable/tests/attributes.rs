@@ -20,7 +20,7 @@ fn everything_that_is_listed_can_be_read_and_what_is_writable_takes_its_own_valu
         assert_eq!(tree.set(&attribute.path, &value), expected);
     }
     for path in ["", "durable", "durable/nice", "strategy"] {
-        let missing = AttributeError::NotFound { path: path.to_owned() };
+        let missing = AttributeError::not_found(path);
         assert_eq!(tree.get(path), Err(missing.clone()));
         assert_eq!(tree.set(path, "1"), Err(missing));
     }

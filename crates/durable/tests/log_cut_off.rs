@@ -3,15 +3,12 @@
 mod support;
 
 use std::fs::{self, File};
-use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use homing_durable::{Durable, Failure, Kind, Log, LogError, Sequence, Synced, System};
-use support::{Call, Disk, World, open, read, segments, with_a_flush_that_fails};
+use homing_durable::{Kind, Log, LogError, Sequence, Synced};
+use support::{Call, World, open, read, segments, with_a_flush_that_fails};
 
 /// A log of ten records, a hundred bytes each, two in a segment.
 fn ten(world: &World, path: &Path) -> Log {
@@ -337,55 +334,24 @@ fn what_is_cut_off_twice_with_nothing_between_is_cut_off_later_too() {
     assert_eq!((log.first_sequence().get(), segments(&path).len()), (12, 1));
 }
 
-/// A disk with room for little.
-struct Little {
-    disk: Disk,
-    /// The longest write that there is room for.
-    most: Arc<AtomicUsize>,
-}
-
-impl System for Little {
-    fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
-        System::sync(&self.disk, file, kind)
-    }
-    fn sync_filesystem(&self, file: &File) -> Result<(), Failure> {
-        self.disk.sync_filesystem(file)
-    }
-    fn check(&self, file: &File) -> Result<(), Failure> {
-        self.disk.check(file)
-    }
-    fn flush_device(&self, file: &File) -> Result<(), Failure> {
-        self.disk.flush_device(file)
-    }
-    fn write(&self, file: &File, bytes: &[u8], offset: u64) -> Result<(), Failure> {
-        if bytes.len() <= self.most.load(Ordering::SeqCst) {
-            return System::write(&self.disk, file, bytes, offset);
-        }
-        Err(Failure { operation: "write", error: io::Error::from_raw_os_error(28) })
-    }
-}
-
 /// The records stay in memory, and the cut is done without them.
 #[test]
 fn a_cut_needs_no_room_for_records_that_wait() {
     let world = World::new();
     let path = world.folder.path().join("log");
     drop(ten(&world, &path));
-    let most = Arc::new(AtomicUsize::new(usize::MAX));
-    let system = Little { disk: world.disk.clone(), most: Arc::clone(&most) };
-    let durable = Durable::with_system(&world.runtime, system).unwrap();
-    let (log, _) = open(&durable, &path);
+    let (log, _) = open(&world.durable, &path);
     let long = log.append(&[11; 5000]).unwrap();
-    most.store(1000, Ordering::SeqCst);
+    world.disk.leave_room(1000);
     log.truncate_before(6.into()).wait().unwrap();
     assert_eq!((log.first_sequence().get(), read(&log).len()), (6, 5));
     assert!(segments(&path)[0].ends_with(format!("{:020}.log", 5)), "those before are gone");
     let error = log.commit(long).wait().unwrap_err();
     assert!(error.errno == 28 && error.to_string().contains("no record is lost"), "{error}");
-    most.store(usize::MAX, Ordering::SeqCst);
+    world.disk.leave_room(usize::MAX);
     log.commit(long).wait().unwrap();
     drop(log);
-    let (log, recovery) = open(&durable, &path);
+    let (log, recovery) = open(&world.durable, &path);
     assert_eq!((recovery.first.get(), recovery.records), (6, 6));
     assert_eq!(read(&log).last().unwrap(), &[11; 5000]);
 }

@@ -89,7 +89,7 @@ pub(crate) struct Laps {
 /// where another pool's batch begins some time after it was read.
 #[derive(Debug, Default)]
 pub(crate) struct OnCpu {
-    /// When the clock was read last; the thread has not parked since. `None`: it does not matter.
+    /// When the clock was read last, if the worker has not parked since.
     last: Option<Moment>,
     /// How long it was away since then, lending the CPU.
     away_ns: u64,
@@ -101,26 +101,18 @@ pub(crate) struct OnCpu {
 const LONG_NS: u64 = 100_000;
 
 impl OnCpu {
-    /// The worker begins, or has woken up.
-    pub(crate) fn begin() -> Self {
-        Self { last: Some(Moment::now()), away_ns: 0, pool: None }
-    }
-
-    pub(crate) fn matters(&self) -> bool {
-        self.last.is_some()
-    }
-
     /// A batch of a pool begins. What was lost before is not to count as lost by this pool.
     pub(crate) fn begin_batch(&mut self, pool: PoolId, now_ns: u64) {
-        let Some(last) = self.last else { return };
         let changes = self.pool.replace(pool) != Some(pool);
-        if changes && now_ns.saturating_sub(last.ns) >= LONG_NS {
+        let is_old = |last: Moment| now_ns.saturating_sub(last.ns) >= LONG_NS;
+        if self.last.is_none_or(|last| changes && is_old(last)) {
             (self.last, self.away_ns) = (Some(Moment::now()), 0);
         }
     }
 
     /// The part of `busy_ns` in which the worker had the CPU, for a batch that has just ended: if
-    /// that is long, less what was lost since the last reading, in proportion.
+    /// that is long, less what was lost since the last reading, in proportion. All of it, if nobody
+    /// has said that the batch began.
     pub(crate) fn of_batch(&mut self, batch: &Laps, busy_ns: u64) -> u64 {
         let Some(last) = self.last else { return busy_ns };
         self.away_ns += batch.away_ns;
@@ -209,7 +201,7 @@ mod tests {
     #[test]
     fn what_a_worker_slept_is_no_time_on_its_cpu() {
         let sleep = || thread::sleep(Duration::from_millis(20));
-        let mut on_cpu = OnCpu::begin();
+        let mut on_cpu = OnCpu::default();
         assert!(charged(&mut on_cpu, 0, sleep).0 < 10 * MS);
         let (on_cpu_ns, busy_ns) = charged(&mut on_cpu, 0, || spin(2 * MS));
         assert!((MS..=busy_ns).contains(&on_cpu_ns), "{on_cpu_ns} of {busy_ns}");
@@ -221,7 +213,7 @@ mod tests {
 
     #[test]
     fn what_short_batches_slept_is_not_taken_off_another_pools() {
-        let mut on_cpu = OnCpu::begin();
+        let mut on_cpu = OnCpu::default();
         for _ in 0..20 {
             for _ in 0..10 {
                 charged(&mut on_cpu, 1, || thread::sleep(Duration::from_micros(20)));
@@ -233,7 +225,8 @@ mod tests {
 
     #[test]
     fn who_lent_the_cpu_has_lost_nothing_by_that() {
-        let mut on_cpu = OnCpu::begin();
+        let mut on_cpu = OnCpu::default();
+        on_cpu.begin_batch(PoolId(0), now_ns());
         let slept_ns = now_ns();
         thread::sleep(Duration::from_millis(20));
         let away_ns = now_ns() - slept_ns;

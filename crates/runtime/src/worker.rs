@@ -59,11 +59,6 @@ fn nice_of(shared: &Shared, pool: PoolId) -> Nice {
     shared.dispatch.pools.attributes(pool).nice
 }
 
-/// With equal weights, a pool that is charged for what others had waits for no longer than that.
-fn on_cpu_of(shared: &Shared) -> OnCpu {
-    if shared.dispatch.pools.weights_differ() { OnCpu::begin() } else { OnCpu::default() }
-}
-
 struct Worker<'a> {
     shared: &'a Arc<Shared>,
     me: &'a Arc<Member>,
@@ -91,7 +86,7 @@ impl<'a> Worker<'a> {
         let (shares, comer) = slot.shares.come(|pool| nice_of(shared, pool));
         let (idle, search) = (slot.called(now_ns), Search::UNKNOWN);
         let (turn, slept_ns) = (0, now_ns);
-        let on_cpu = on_cpu_of(shared);
+        let on_cpu = OnCpu::default();
         Self { shared, me, cpu, turn, shares, comer, idle, slept_ns, now_ns, search, books, on_cpu }
     }
 
@@ -197,10 +192,11 @@ impl<'a> Worker<'a> {
         slot.begin(began_ns);
         slot.books.begins();
         slot.shares.begins(queue.pool, began_ns);
-        if !self.on_cpu.matters() {
-            self.on_cpu = on_cpu_of(self.shared);
+        // With equal weights, a pool that is charged for what others had waits for no longer than
+        // that.
+        if self.shared.dispatch.pools.weights_differ() {
+            self.on_cpu.begin_batch(queue.pool, began_ns);
         }
-        self.on_cpu.begin_batch(queue.pool, began_ns);
         self.me.running_since_ns.store(began_ns, Ordering::Relaxed);
         let (mut items, mut of_lap, mut cpu_ns) = (0, 0, 0);
         let mut next = Some(first);
@@ -386,7 +382,7 @@ impl<'a> Worker<'a> {
         // Also after a token: it may be an old one, which did not answer this announcement.
         let unanswered = shared.dispatch.unannounce(self.cpu);
         slot.rise(self.me.id);
-        self.on_cpu = on_cpu_of(shared);
+        self.on_cpu = OnCpu::default();
         let before_ns = std::mem::replace(&mut self.now_ns, now_ns());
         self.slept_ns = self.now_ns;
         slot.books.parked(self.now_ns.saturating_sub(fell_asleep_ns), woken);

@@ -210,7 +210,7 @@ impl AttributeTree for PageCacheAttributes {
         let name = match self.place(path)? {
             Place::OfCache(name) => name,
             Place::Limit(group, at) => {
-                return Ok(Limits::to_text(group.0.limits()[at].unwrap_or(u64::MAX)));
+                return Ok(Limits::to_text(group.0.limits()[at]));
             }
             Place::Swappiness(group) => return Ok(group.swappiness().to_string()),
             Place::StatOf(group) => return Ok(stat(self.0.group_stats(&group))),

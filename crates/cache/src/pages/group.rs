@@ -306,12 +306,13 @@ impl GroupState {
         }
     }
 
-    /// The limits in bytes, in the order of [`Limits::NAMES`]; `None` for no limit.
+    /// The limits in bytes, in the order of [`Limits::NAMES`]; the most there is for no limit.
     #[cfg(feature = "control")]
-    pub(super) fn limits(&self) -> [Option<u64>; 4] {
+    pub(super) fn limits(&self) -> [u64; 4] {
         self.limits.all().map(|limit| {
             let pages = limit.load(Relaxed);
-            (pages < u64::MAX / self.page_size).then(|| pages * self.page_size)
+            let is_limit = pages < u64::MAX / self.page_size;
+            if is_limit { pages * self.page_size } else { u64::MAX }
         })
     }
 

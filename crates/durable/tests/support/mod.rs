@@ -47,6 +47,8 @@ pub struct Book {
     fails_renames: usize,
     /// Writes fail with this error, after half of the data has been written.
     fails_writes: Option<i32>,
+    /// The longest write that there is room for, if there is a limit.
+    room: Option<usize>,
 }
 
 impl Disk {
@@ -77,6 +79,11 @@ impl Disk {
 
     pub fn fill(&self, full: bool) {
         self.book().fails_writes = full.then_some(28);
+    }
+
+    /// From now on there is room for writes of at most so many bytes.
+    pub fn leave_room(&self, most: usize) {
+        self.book().room = Some(most);
     }
 
     pub fn until_removing(&self) {
@@ -183,6 +190,9 @@ impl System for Disk {
         self.call(Call::WriteBack, file)
     }
     fn write(&self, file: &File, bytes: &[u8], offset: u64) -> Result<(), Failure> {
+        if self.book().room.is_some_and(|most| bytes.len() > most) {
+            return Err(Failure { operation: "write", error: io::Error::from_raw_os_error(28) });
+        }
         let errno = self.book().fails_writes;
         let part = if errno.is_some() { &bytes[..bytes.len() / 2] } else { bytes };
         let written = file.write_all_at(part, offset);

@@ -41,8 +41,8 @@ fn everything_that_is_listed_can_be_read_and_what_is_writable_takes_its_own_valu
     for path in
         ["", "workqueue", "workqueue/plain", "workqueue/none/nice", "pool/77", "pod/llc/cpus"]
     {
-        assert_eq!(tree.get(path), Err(AttributeError::NotFound { path: path.to_owned() }));
-        assert_eq!(tree.set(path, "1"), Err(AttributeError::NotFound { path: path.to_owned() }));
+        assert_eq!(tree.get(path), Err(AttributeError::not_found(path)));
+        assert_eq!(tree.set(path, "1"), Err(AttributeError::not_found(path)));
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use homing_runtime::{JoinHandle, Runtime, Workqueue};
 
-use crate::helpers::{Door, SOON, on, panic_of, until};
+use crate::helpers::{Door, SOON, on, panic_of, until, with_a_rescuer};
 
 /// Calls a function when it is dropped or woken, and says so.
 struct Calls<F: FnMut() + Send>(Mutex<F>, mpsc::SyncSender<()>);
@@ -156,10 +156,7 @@ fn whoever_is_woken_and_joins_what_his_thread_runs_next_is_told_or_runs_it() {
 #[test]
 fn whoever_a_rescuer_wakes_may_flush() {
     for again in [false, true] {
-        let refuse = Arc::new(AtomicBool::new(false));
-        let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
-        let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
-        refuse.store(true, Ordering::Relaxed);
+        let (runtime, reclaim, refuse) = with_a_rescuer();
         let (blocks, door) = (Door::default(), Door::default());
         let at = blocks.clone();
         let blocked = runtime.queue(move || at.pass());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use homing_runtime::{Nice, Runtime, Workqueue, blocking};
 
-use crate::helpers::{Door, SOON, on, panic_of, until};
+use crate::helpers::{Door, SOON, on, panic_of, until, with_a_rescuer};
 
 /// How many futures await one another: more than fit on a stack of 2 MiB one within the other.
 const CHAIN: usize = 20_000;
@@ -190,10 +190,7 @@ fn an_instance_that_waits_behind_a_run_does_not_begin_after_shutdown_now() {
 
 #[test]
 fn a_rescuer_begins_nothing_after_shutdown_now() {
-    let refuse = Arc::new(AtomicBool::new(false));
-    let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
-    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
-    refuse.store(true, Ordering::Relaxed);
+    let (runtime, reclaim, _) = with_a_rescuer();
     let (held, door) = (Door::default(), Door::default());
     let at = held.clone();
     runtime.queue(move || at.pass()).detach();
@@ -322,10 +319,7 @@ fn a_chain_of_futures_ends_with_its_workqueue() {
 
 #[test]
 fn a_shutdown_keeps_its_deadline_beside_a_rescuer() {
-    let refuse = Arc::new(AtomicBool::new(false));
-    let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
-    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
-    refuse.store(true, Ordering::SeqCst);
+    let (runtime, reclaim, _) = with_a_rescuer();
     let (go, goes) = mpsc::channel::<()>();
     let blocks = runtime.queue(move || blocking(|| _ = goes.recv()));
     thread::sleep(Duration::from_millis(20));

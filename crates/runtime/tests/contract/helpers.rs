@@ -1,10 +1,10 @@
 //! What the tests share: runtimes of machines that are not here, items that wait, counts.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use homing_runtime::{Builder, JoinHandle, Runtime, blocking};
+use homing_runtime::{Builder, JoinHandle, Runtime, Workqueue, blocking};
 use homing_topology::Machine;
 
 /// How long something may take on a machine that others use too.
@@ -13,6 +13,16 @@ pub(crate) const SOON: Duration = Duration::from_secs(20);
 /// A runtime that decides as if it had this machine.
 pub(crate) fn on(grid: &str) -> Builder {
     Runtime::builder().on_machine(Machine::from_grid(grid).unwrap())
+}
+
+/// A runtime of one CPU that gets no more threads, and a workqueue of it that has a rescuer.
+/// Threads are to be had again once the flag is cleared.
+pub(crate) fn with_a_rescuer() -> (Runtime, Workqueue, Arc<AtomicBool>) {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
+    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
+    refuse.store(true, Ordering::SeqCst);
+    (runtime, reclaim, refuse)
 }
 
 /// A door that items wait at.

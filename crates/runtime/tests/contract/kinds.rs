@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use homing_runtime::{CpuId, Runtime, Scope, blocking};
 
-use crate::helpers::{Crowd, Door, SOON, all_but_one_blocked, on, until};
+use crate::helpers::{Crowd, Door, SOON, all_but_one_blocked, on, until, with_a_rescuer};
 
 #[test]
 fn a_per_cpu_item_runs_one_at_a_time_until_it_blocks_or_uses_its_cpu_for_long() {
@@ -366,10 +366,7 @@ fn a_rescuer_stays_for_the_futures_of_its_workqueue() {
 /// The first of two items that a rescuer could take waits for the second.
 #[test]
 fn what_a_rescuer_runs_may_wait_for_what_is_behind_it() {
-    let refuse = Arc::new(AtomicBool::new(false));
-    let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
-    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
-    refuse.store(true, Ordering::Relaxed);
+    let (runtime, reclaim, refuse) = with_a_rescuer();
     let door = Door::default();
     let at = door.clone();
     let blocked = runtime.queue(move || at.pass());
@@ -395,10 +392,7 @@ fn what_a_rescuer_runs_may_wait_for_what_is_behind_it() {
 /// Otherwise it would wait for ever, and so would those who need the rescuer.
 #[test]
 fn what_a_rescuer_runs_is_told_if_it_waits_for_itself() {
-    let refuse = Arc::new(AtomicBool::new(false));
-    let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
-    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
-    refuse.store(true, Ordering::Relaxed);
+    let (runtime, reclaim, refuse) = with_a_rescuer();
     let door = Door::default();
     let at = door.clone();
     let blocked = runtime.queue(move || at.pass());
@@ -430,10 +424,7 @@ fn what_a_rescuer_runs_is_told_if_it_waits_for_itself() {
 /// It is run by the thread that runs the one before it.
 #[test]
 fn a_flush_waits_for_a_run_that_a_rescuer_could_not_begin() {
-    let refuse = Arc::new(AtomicBool::new(false));
-    let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
-    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
-    refuse.store(true, Ordering::Relaxed);
+    let (_runtime, reclaim, refuse) = with_a_rescuer();
     let (first, second) = (Door::default(), Door::default());
     let (at, runs) = ([first.clone(), second.clone()], Arc::new(AtomicUsize::new(0)));
     let begun = Arc::clone(&runs);
