@@ -100,6 +100,16 @@ struct Refusals {
 /// After so long without a refusal, the next one counts as the first again.
 const REFUSALS_NS: u64 = 1_000_000_000;
 
+/// Between two attempts to create a thread lies half of the time for which threads have been
+/// refused, but no more than this: an attempt takes some 30 us.
+const ATTEMPTS_NS: u64 = 50_000_000;
+
+impl Refusals {
+    fn next_attempt_ns(self) -> u64 {
+        self.last_ns + (self.last_ns.saturating_sub(self.since_ns) / 2).min(ATTEMPTS_NS)
+    }
+}
+
 impl Roll {
     fn is_refused(&mut self) {
         let last_ns = now_ns();
@@ -156,9 +166,15 @@ impl Crew {
         true
     }
 
+    /// Whether it is too early to ask for a thread again, after some were refused.
+    fn awaits_threads(&self) -> bool {
+        let refusals = lock(&self.roll).refusals;
+        refusals.is_some_and(|refusals| now_ns() < refusals.next_attempt_ns())
+    }
+
     /// Creates threads for the CPUs that were claimed when there was no spare.
     pub(crate) fn create_missing(&self, shared: &Arc<Shared>) {
-        loop {
+        while !self.awaits_threads() {
             let cpu = {
                 let mut roll = lock(&self.roll);
                 let Some(cpu) = roll.unfilled.first() else { return };
@@ -178,7 +194,7 @@ impl Crew {
 
     /// Creates a spare if there is none, so that the next blocking item need not wait for it.
     pub(crate) fn create_spare_if_none(&self, shared: &Arc<Shared>) {
-        if lock(&self.roll).spares.is_empty() {
+        if lock(&self.roll).spares.is_empty() && !self.awaits_threads() {
             // If this is refused, the next blocking item does wait.
             let _ = self.create(shared, None);
         }

@@ -211,6 +211,27 @@ fn without_new_threads_work_is_late_but_never_lost() {
     assert_eq!(waits.join().unwrap(), 8);
 }
 
+#[test]
+fn a_system_that_refuses_threads_is_asked_ever_more_rarely() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let runtime =
+        Runtime::builder().cpus(one_cpu()).refuse_threads(Arc::clone(&refuse)).build().unwrap();
+    refuse.store(true, Ordering::Relaxed);
+    let (from, mut to) = pipe().unwrap();
+    let waits = runtime.queue(move || blocking(|| read_one(from)));
+    let behind = runtime.queue(|| 1);
+    wait_until("a refusal", || runtime.threads_refused() > 0);
+    let before = runtime.threads_refused();
+    thread::sleep(Duration::from_secs(1));
+    let asked = runtime.threads_refused() - before;
+    // The monitor looks a thousand times meanwhile.
+    assert!((5..100).contains(&asked), "asked {asked} times in a second");
+    refuse.store(false, Ordering::Relaxed);
+    assert_eq!(behind.join().unwrap(), 1, "once threads can be had, one is created soon");
+    to.write_all(&[7]).unwrap();
+    assert_eq!(waits.join().unwrap(), 7);
+}
+
 /// A chain of `depth` futures, each of which an item waits for.
 fn chain(runtime: &Arc<Runtime>, depth: u32) -> u32 {
     if depth == 0 {
