@@ -367,7 +367,7 @@ impl Builder {
             return self.start(&machine, active);
         }
         let root = Path::new("/");
-        let machine = Machine::read(root)?;
+        let machine = Machine::here()?;
         let mut allowed = Allowed::read(root, &machine)?;
         let usable = allowed.cpus;
         allowed.cpus = self.cpus.map_or(usable, |wanted| wanted.and(&usable));

@@ -112,7 +112,7 @@ impl Allowed {
     }
 }
 
-fn affinity(root: &Path) -> Result<Option<CpuSet>, TopologyError> {
+pub(crate) fn affinity(root: &Path) -> Result<Option<CpuSet>, TopologyError> {
     #[cfg(target_os = "linux")]
     if root == Path::new("/") {
         // Fails on machines with more CPUs than the call's set can hold: then all are allowed.

@@ -12,6 +12,7 @@ use std::str::FromStr;
 
 use rustix::io::Errno;
 
+use crate::allowed::affinity;
 use crate::cpu_set::{CpuId, CpuSet};
 use crate::error::TopologyError;
 use crate::machine::{Cpu, Machine, NodeId};
@@ -34,6 +35,43 @@ impl Machine {
     /// ```
     pub fn read(root: &Path) -> Result<Self, TopologyError> {
         Reader { root }.machine()
+    }
+
+    /// Reads this machine. Where there is no `/sys`, as in some sandboxes and on systems other than
+    /// Linux, it has the CPUs of the calling thread's affinity mask, or as many as the system says
+    /// can be used; each is a core, and all are in one cache.
+    ///
+    /// ```
+    /// use homing_topology::Machine;
+    ///
+    /// assert!(!Machine::here()?.online().is_empty());
+    /// # Ok::<(), homing_topology::TopologyError>(())
+    /// ```
+    pub fn here() -> Result<Self, TopologyError> {
+        let root = Path::new("/");
+        match Self::read(root) {
+            Err(TopologyError::NoCpu { .. }) => {}
+            Err(TopologyError::Unreadable { source, .. })
+                if source.kind() == io::ErrorKind::NotFound => {}
+            read => return read,
+        }
+        let cpus = affinity(root)?.unwrap_or_else(|| {
+            let count = std::thread::available_parallelism().map_or(1, usize::from);
+            (0..count).filter_map(CpuId::new).collect()
+        });
+        Ok(Self::of_one_cache(&cpus))
+    }
+
+    fn of_one_cache(cpus: &CpuSet) -> Self {
+        let first = cpus.first();
+        let place = |cpu| Cpu {
+            cpu,
+            core: cpu,
+            llc: first,
+            numa_nodes: vec![NodeId(0)],
+            package: first.unwrap_or(cpu),
+        };
+        Self::new(cpus.iter().map(place).collect(), BTreeMap::new())
     }
 }
 
