@@ -49,10 +49,10 @@ pub use homing_runtime::RuntimeAttributes;
 #[doc(inline)]
 pub use homing_runtime::recorded;
 pub use homing_runtime::{
-    Affinity, Builder, Counters, CpuCounters, Features, HandOff, ItemPanic, JoinError, JoinHandle,
-    LatencyMatrix, Nice, ParseFeaturesError, PullCost, QueueAges, Reach, Runtime, RuntimeError,
-    ShutdownError, Stall, Work, WorkScope, Workqueue, WorkqueueBuilder, WorkqueueError, blocking,
-    consume_budget, core_to_core, unpinned, yield_now,
+    AbortOnDrop, Affinity, Builder, Counters, CpuCounters, Features, HandOff, ItemPanic, JoinError,
+    JoinHandle, LatencyMatrix, Nice, ParseFeaturesError, PullCost, QueueAges, Reach, Runtime,
+    RuntimeError, ShutdownError, Stall, Work, WorkScope, Workqueue, WorkqueueBuilder,
+    WorkqueueError, blocking, consume_budget, core_to_core, unpinned, yield_now,
 };
 pub use homing_topology::{
     Allowed, CPU_COUNT_MAX, Cpu, CpuId, CpuQuota, CpuSet, Distance, Machine, Memory, NodeId,

@@ -21,7 +21,8 @@
 //! * the protocol: `item`, `home_queue`, `lanes`, `pools`, `cpu_bits`, `dispatch`;
 //! * the threads: `affinity`, `local`, `sleeper`, `slot`, `crew`, `worker`, `strays`;
 //! * the thread that watches them: `monitor`, with `monitor_bed`, `alarm`, `next_look`, `watched`;
-//! * what users hold: `workqueue`, `handle`, `scope`, `futures`, `builder`, `runtime`;
+//! * what users hold: `workqueue`, `handle`, `abort_on_drop`, `scope`, `futures`, `builder`,
+//!   `runtime`;
 //! * the way from a workqueue to a home queue: `queueing`, `gate` (limits, order, freezing),
 //!   `flush` and `flushing`;
 //! * work that is queued again and again: `work`, `waits` and `timers`;
@@ -64,6 +65,8 @@ mod sync;
 mod tape;
 mod waits;
 
+#[cfg(not(loom))]
+mod abort_on_drop;
 #[cfg(all(feature = "control", not(loom)))]
 mod attributes;
 #[cfg(not(loom))]
@@ -165,6 +168,7 @@ pub mod recorded {
 pub use attributes::RuntimeAttributes;
 #[cfg(not(loom))]
 pub use {
+    abort_on_drop::AbortOnDrop,
     affinity::unpinned,
     books::{Counters, CpuCounters, QueueAges},
     builder::{Builder, RuntimeError},

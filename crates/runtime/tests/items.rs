@@ -161,6 +161,25 @@ fn what_has_not_begun_can_be_aborted_and_is_counted() {
 }
 
 #[test]
+fn an_item_that_is_bound_to_its_handle_ends_with_it() {
+    let (runtime, release) = held();
+    let ran = Arc::new(AtomicUsize::new(0));
+    let bound = |by: usize| {
+        let count = Arc::clone(&ran);
+        runtime.queue(move || count.fetch_add(by, Ordering::Relaxed)).abort_on_drop()
+    };
+    let [dropped, awaited, given_back, moved] = [1, 10, 100, 1000].map(bound);
+    drop(dropped);
+    drop(given_back.into_inner());
+    // In a future that is dropped, as that of a request whose client has gone.
+    drop(async move { moved.await });
+    release.store(true, Ordering::Relaxed);
+    runtime.spawn(awaited).join().unwrap().unwrap();
+    drop(runtime);
+    assert_eq!(ran.load(Ordering::Relaxed), 110);
+}
+
+#[test]
 fn high_priority_is_served_first_and_the_rest_is_not_starved() {
     let (runtime, release) = held();
     let order = Arc::new(Mutex::new(Vec::new()));
