@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Cache;
 use super::cache::MIN_SHARD;
-use super::common::{Common, Time, Weigher};
+use super::common::{Common, Lives, Time, Weigher};
 use super::expiry::Lifetimes;
 use super::group::{Group, Groups};
 use super::removal::{Cause, Listener};
@@ -40,6 +40,7 @@ pub struct Builder<K, V, S = foldhash::quality::RandomState> {
     shards: Option<usize>,
     hasher: S,
     weigher: Option<Box<Weigher<K, V>>>,
+    lives: Option<Box<Lives<K, V>>>,
     listener: Option<Box<Listener<K, V>>>,
     lifetimes: Lifetimes,
     error_lifetime: Option<Duration>,
@@ -80,6 +81,7 @@ impl<K, V> Builder<K, V> {
             shards: None,
             hasher: foldhash::quality::RandomState::default(),
             weigher: None,
+            lives: None,
             listener: None,
             lifetimes: Lifetimes::default(),
             error_lifetime: None,
@@ -164,6 +166,39 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
+    /// Entries expire after a time of their own, which the cache asks for whenever they are written,
+    /// or after the [`time_to_live`](Self::time_to_live), if there is one and it is shorter. `None`:
+    /// this entry has no time of its own. The cache holds no lock meanwhile, except in
+    /// [`Cache::compute`].
+    ///
+    /// ```
+    /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    /// # use std::time::Duration;
+    /// # use homing_cache::Cache;
+    /// # static NOW: AtomicU64 = AtomicU64::new(0);
+    /// # let clock = || Duration::from_secs(NOW.load(Relaxed));
+    /// # let builder = Cache::builder().capacity(100).clock(clock);
+    /// /// What a server says of how long its answer may be kept.
+    /// #[derive(Clone)]
+    /// struct Answer {
+    ///     max_age: Option<Duration>,
+    /// }
+    ///
+    /// let cache = builder.expire_after(|_, answer: &Answer| answer.max_age).build()?;
+    /// cache.insert("news", Answer { max_age: Some(Duration::from_secs(60)) });
+    /// cache.insert("logo", Answer { max_age: None });
+    /// NOW.store(60, Relaxed);
+    /// assert!(cache.get("news").is_none() && cache.get("logo").is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn expire_after(
+        mut self,
+        lives: impl Fn(&K, &V) -> Option<Duration> + Send + Sync + 'static,
+    ) -> Self {
+        self.lives = Some(Box::new(lives));
+        self
+    }
+
     /// Entries expire this long after they were last read or written.
     ///
     /// ```
@@ -244,9 +279,29 @@ impl<K, V, S> Builder<K, V, S> {
     /// ```
     pub fn hasher<T: BuildHasher>(self, hasher: T) -> Builder<K, V, T> {
         let Self {
-            capacity, shards, weigher, listener, lifetimes, error_lifetime, time, of, ..
+            capacity,
+            shards,
+            weigher,
+            lives,
+            listener,
+            lifetimes,
+            error_lifetime,
+            time,
+            of,
+            ..
         } = self;
-        Builder { capacity, shards, hasher, weigher, listener, lifetimes, error_lifetime, time, of }
+        Builder {
+            capacity,
+            shards,
+            hasher,
+            weigher,
+            lives,
+            listener,
+            lifetimes,
+            error_lifetime,
+            time,
+            of,
+        }
     }
 
     /// The time since an arbitrary moment, by which entries expire. For tests of programs.
@@ -304,7 +359,8 @@ impl<K, V, S> Builder<K, V, S> {
             hasher: self.hasher,
             weigher: self.weigher,
             listener: self.listener,
-            expires: !self.lifetimes.is_endless(),
+            expires: !self.lifetimes.is_endless() || self.lives.is_some(),
+            lives: self.lives,
             lifetimes: self.lifetimes,
             error_lifetime: self.error_lifetime,
             groups,

@@ -13,11 +13,22 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize};
 
 /// What entries weigh.
 pub(super) type Weigher<K, V> = dyn Fn(&K, &V) -> u32 + Send + Sync;
+/// How long entries live, if they have a time of their own.
+pub(super) type Lives<K, V> = dyn Fn(&K, &V) -> Option<Duration> + Send + Sync;
+
+/// What the program says of an entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub(super) weight: u32,
+    /// For how long it lives once it is written; `None`: for ever.
+    pub(super) lives: Option<Duration>,
+}
 
 pub(super) struct Common<K, V, S> {
     pub(super) habits: Arc<Habits>,
     pub(super) hasher: S,
     pub(super) weigher: Option<Box<Weigher<K, V>>>,
+    pub(super) lives: Option<Box<Lives<K, V>>>,
     pub(super) listener: Option<Box<Listener<K, V>>>,
     pub(super) lifetimes: Lifetimes,
     /// Whether entries expire.
@@ -46,8 +57,20 @@ impl<K, V, S> Common<K, V, S> {
         self.hasher.hash_one(key)
     }
 
-    pub(super) fn weigh(&self, key: &K, value: &V) -> u32 {
-        self.weigher.as_ref().map_or(1, |weigher| weigher(key, value))
+    pub(super) fn terms(&self, key: &K, value: &V) -> Terms {
+        let weight = self.weigher.as_ref().map_or(1, |weigher| weigher(key, value));
+        let own = self.lives.as_ref().and_then(|lives| lives(key, value));
+        let lives = own.into_iter().chain(self.lifetimes.live).min();
+        Terms { weight, lives }
+    }
+
+    /// [`Common::terms`], for which a key is made only if the program is asked.
+    pub(super) fn terms_of(&self, key: impl FnOnce() -> K, value: &V) -> Terms {
+        if self.weigher.is_some() || self.lives.is_some() {
+            self.terms(&key(), value)
+        } else {
+            Terms { weight: 1, lives: self.lifetimes.live }
+        }
     }
 
     /// What a shard may hold.

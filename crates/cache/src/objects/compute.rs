@@ -92,10 +92,10 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
             return None;
         };
         value = made;
-        let weight = common.weigh(&key, &value);
+        let terms = common.terms(&key, &value);
         new = value.clone();
         _detached = shard.detach(hash, &key);
-        insertion = Insertion::new(hash, key, value, weight, group);
+        insertion = Insertion::new(hash, key, value, terms, group);
         self.put(&mut shard, &mut insertion, now, &mut gone);
         drop(shard);
         common.habits.met(hash, Shard::<K, V>::number_of(group), true);

@@ -1,4 +1,5 @@
-//! When entries expire: a given time after they were written, or after they were last read.
+//! When entries expire: a given time after they were written, which may be their own, or after they
+//! were last read.
 
 use std::time::Duration;
 
@@ -31,17 +32,20 @@ pub(super) struct Times {
 /// Nanoseconds on the cache's clock.
 #[derive(Debug, Default)]
 struct Span {
-    written: u64,
+    /// `u64::MAX`: never.
+    ends: u64,
     used: AtomicU64,
 }
 
 impl Times {
-    pub(super) fn write(&mut self, frame: u32, now: Duration) {
+    /// The entry was written, and lives for so long.
+    pub(super) fn write(&mut self, frame: u32, now: Duration, lives: Option<Duration>) {
         let at = frame as usize;
         if at >= self.frames.len() {
             self.frames.resize_with(at + 1, Span::default);
         }
-        self.frames[at] = Span { written: nanos(now), used: AtomicU64::new(nanos(now)) };
+        let ends = lives.map_or(u64::MAX, |lives| nanos(now.saturating_add(lives)));
+        self.frames[at] = Span { ends, used: AtomicU64::new(nanos(now)) };
     }
 
     pub(super) fn read(&self, frame: u32, now: Duration) {
@@ -49,11 +53,11 @@ impl Times {
     }
 
     pub(super) fn is_over(&self, frame: u32, now: Duration, lifetimes: Lifetimes) -> bool {
-        let Span { written, used } = &self.frames[frame as usize];
-        let over = |since: u64, lifetime: Option<Duration>| {
-            lifetime.is_some_and(|lifetime| nanos(now).saturating_sub(since) >= nanos(lifetime))
-        };
-        over(*written, lifetimes.live) || over(used.load(Relaxed), lifetimes.idle)
+        let Span { ends, used } = &self.frames[frame as usize];
+        let now = nanos(now);
+        let unused_for = now.saturating_sub(used.load(Relaxed));
+        let ended = *ends != u64::MAX && now >= *ends;
+        ended || lifetimes.idle.is_some_and(|idle| unused_for >= nanos(idle))
     }
 
     pub(super) fn move_entry(&mut self, from: u32, to: u32) {

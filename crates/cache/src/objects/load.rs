@@ -369,10 +369,7 @@ where
     /// lock: a caller that comes finds one or the other.
     fn cache(&self, value: V, gone: &mut Departures<K, V>) {
         let common = &self.inner.common;
-        let weight = match common.weigher {
-            Some(_) => common.weigh(&self.key.to_owned(), &value),
-            None => 1,
-        };
+        let terms = common.terms_of(|| self.key.to_owned(), &value);
         let now = common.now();
         // Declared before the guard, so that it is dropped after it, even if the program's code
         // panics.
@@ -384,7 +381,7 @@ where
             drop(shard);
             return;
         };
-        insertion = Insertion::new(hash, key, value, weight, self.group);
+        insertion = Insertion::new(hash, key, value, terms, self.group);
         self.inner.put(&mut shard, &mut insertion, now, gone);
         drop(shard);
     }

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
 use super::cache::{Finds, Inner, Part};
-use super::common::Common;
+use super::common::{Common, Terms};
 use super::group::Group;
 use super::removal::{Cause, Departures};
 use super::shard::{Insertion, Shard};
@@ -112,13 +112,13 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
 
     pub(super) fn insert(&self, key: K, value: V, group: Option<&Group>) -> Option<V> {
         let hash = self.common.hash(&key);
-        let weight = self.common.weigh(&key, &value);
+        let terms = self.common.terms(&key, &value);
         let now = self.common.now();
         let mut gone = self.common.departures();
         let part = self.part(hash);
         // Declared before the guard, so that they are dropped after it, even if the program's code
         // panics.
-        let mut insertion = Insertion::new(hash, key, value, weight, group);
+        let mut insertion = Insertion::new(hash, key, value, terms, group);
         let _detached;
         let mut shard = part.shard.write();
         _detached = shard.detach(hash, insertion.key());
@@ -157,18 +157,18 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let Some(at) = frame else {
             frame = shard.insert(insertion, common, gone);
             if let (Some(at), Some(now)) = (frame, now) {
-                shard.times.write(at, now);
+                shard.times.write(at, now, insertion.terms.lives);
             }
             return None;
         };
-        let Insertion { hash, weight, .. } = *insertion;
+        let Insertion { hash, terms: Terms { weight, lives }, .. } = *insertion;
         let (key, value) = insertion.take();
         let old = if shard.may_hold(weight) {
             let was = shard.replace(at, value, weight, common);
             shard.entry(at).mark.used(common.habits.epoch());
             let old = gone.push(key, was, Cause::Replaced);
             if let Some(now) = now {
-                shard.times.write(at, now);
+                shard.times.write(at, now, lives);
             }
             // Whichever group it was inserted for, it counts for the group that the entry is in.
             shard.shrink_to_fit(shard.group_of(at), common, gone);

@@ -12,7 +12,7 @@ use hashbrown::HashTable;
 use homing_mglru::density::{Ghosts, Mark, Ranking};
 
 use self::room::Room;
-use super::common::Common;
+use super::common::{Common, Terms};
 use super::expiry::Times;
 use super::flight::Flight;
 use super::group::Group;
@@ -99,14 +99,14 @@ pub(super) struct Counts {
 pub(super) struct Insertion<'a, K, V> {
     pub(super) hash: u64,
     entry: Option<(K, V)>,
-    pub(super) weight: u32,
+    pub(super) terms: Terms,
     /// `None` for the default group.
     pub(super) group: Option<&'a Group>,
 }
 
 impl<'a, K, V> Insertion<'a, K, V> {
-    pub(super) fn new(hash: u64, key: K, value: V, weight: u32, group: Option<&'a Group>) -> Self {
-        Self { hash, entry: Some((key, value)), weight, group }
+    pub(super) fn new(hash: u64, key: K, value: V, terms: Terms, group: Option<&'a Group>) -> Self {
+        Self { hash, entry: Some((key, value)), terms, group }
     }
 
     pub(super) fn key(&self) -> &K {
@@ -279,7 +279,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
     ) -> Option<u32> {
-        let Insertion { hash, weight, group, .. } = *insertion;
+        let Insertion { hash, terms: Terms { weight, .. }, group, .. } = *insertion;
         let group = Self::number_of(group);
         let counts = match self.make_room(hash, weight, group, common, gone) {
             Room::Made => None,

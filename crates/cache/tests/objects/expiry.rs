@@ -55,6 +55,44 @@ fn entries_live_for_so_long_after_they_were_used() {
     assert_eq!(cache.get(&1), Some(2));
 }
 
+/// However it was written: an even value lives for as many seconds as it says.
+#[test]
+fn entries_may_have_times_of_their_own() {
+    let clock = Clock::default();
+    let own = |_: &u32, value: &u32| {
+        value.is_multiple_of(2).then(|| Duration::from_secs(u64::from(*value)))
+    };
+    let is_there = |cache: &Cache<u32, u32>| [1, 2, 3, 4].map(|key| cache.contains_key(&key));
+    let fill = |cache: &Cache<u32, u32>| {
+        cache.insert(1, 6);
+        cache.compute(2, |_| Some(4));
+        cache.get_or_load(&3, || Ok::<_, &str>(20)).unwrap();
+        cache.insert(4, 1);
+    };
+    let cache = clock.cache(Cache::builder().expire_after(own));
+    fill(&cache);
+    clock.advance(4);
+    assert_eq!(is_there(&cache), [true, false, true, true]);
+    cache.insert(1, 8);
+    clock.advance(7);
+    assert_eq!(is_there(&cache), [true, false, true, true], "written anew, with another time");
+    clock.advance(1);
+    assert_eq!((cache.get(&1), cache.get(&4)), (None, Some(1)));
+    clock.advance(1 << 30);
+    assert_eq!(is_there(&cache), [false, false, false, true]);
+
+    let builder = Cache::builder().time_to_live(Duration::from_secs(10)).expire_after(own);
+    let cache = clock.cache(builder.time_to_idle(Duration::from_secs(9)));
+    fill(&cache);
+    clock.advance(6);
+    assert_eq!(is_there(&cache), [false, false, true, true]);
+    assert_eq!((cache.get(&3), cache.get(&4)), (Some(20), Some(1)));
+    clock.advance(3);
+    assert_eq!(is_there(&cache), [false, false, true, true]);
+    clock.advance(1);
+    assert_eq!(is_there(&cache), [false; 4], "the shorter time counts");
+}
+
 #[test]
 fn what_is_over_and_has_to_go_has_not_gone_for_want_of_room() {
     let told = Arc::new(Mutex::new([0; 2]));
