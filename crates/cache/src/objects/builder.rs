@@ -166,10 +166,10 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// Entries expire after a time of their own, which the cache asks for whenever they are written,
-    /// or after the [`time_to_live`](Self::time_to_live), if there is one and it is shorter. `None`:
-    /// this entry has no time of its own. The cache holds no lock meanwhile, except in
-    /// [`Cache::compute`].
+    /// Entries expire after a time of their own, which the cache asks for whenever they are
+    /// written, or after the [`time_to_live`](Self::time_to_live), if there is one and it is
+    /// shorter. `None`: this entry has no time of its own. The cache holds no lock meanwhile,
+    /// except in [`Cache::compute`].
     ///
     /// ```
     /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
