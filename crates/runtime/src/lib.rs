@@ -29,7 +29,7 @@
 //! * what can be changed while the runtime works: `live` and `attributes`;
 //! * for bad days: `rescuer`, `help` and `stall`;
 //! * what is measured, for decisions and for users: `clock`, `usage`, `laps`, `cpu_shares`,
-//!   `issuers`, `occupied`, `books`, `tape`, `metrics`;
+//!   `issuers`, `occupied`, `books`, `books_cache`, `tape`, `metrics`;
 //! * what holds everything together: `state`, `registry`, `extensions`, `shared`;
 //! * on their own: `sync`, `spare`, `giving_way` and `latency`.
 // The models drive the protocol and the items; the rest of these files is idle there.
@@ -69,6 +69,8 @@ mod waits;
 mod abort_on_drop;
 #[cfg(all(feature = "control", not(loom)))]
 mod attributes;
+#[cfg(not(loom))]
+mod books_cache;
 #[cfg(not(loom))]
 mod builder;
 #[cfg(not(loom))]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use homing_sched::{Idle, Nice, PoolId, Search, Shares};
+use homing_sched::{Idle, Nice, PoolId, QueueId, Reach, Search, Shares};
 use homing_topology::CpuId;
 
 use crate::affinity::{MOVED, STRAY};
-use crate::books::WorkqueueBooks;
+use crate::books_cache::BooksCache;
 use crate::clock::now_ns;
 use crate::cpu_shares::UnderWay;
 use crate::crew::{Member, Orders};
@@ -19,7 +19,6 @@ use crate::laps::{Laps, Moment, OnCpu};
 use crate::local::{self, Nested};
 use crate::shared::Shared;
 use crate::slot::Slot;
-use crate::state::WorkqueueState;
 
 /// What a thread that helps out runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,10 +77,27 @@ struct Worker<'a> {
     on_cpu: OnCpu,
 }
 
+/// What is known of the batch that a worker runs.
+struct Turn {
+    queue: QueueId,
+    reach: Reach,
+    began_ns: u64,
+    laps: Laps,
+    /// Whether a CPU was woken for what is left in the queue, until the first item counts it.
+    woken: bool,
+    items: u32,
+    /// How many items have run since the last lap.
+    of_lap: u32,
+    cpu_ns: u64,
+    /// The workqueue of the last item, and the colours of its items that have ended.
+    workqueue: u32,
+    ended: u32,
+}
+
 impl<'a> Worker<'a> {
     fn new(shared: &'a Arc<Shared>, me: &'a Arc<Member>, cpu: CpuId) -> Self {
         let now_ns = now_ns();
-        let books = BooksCache { known: Vec::new() };
+        let books = BooksCache::default();
         let slot = shared.dispatch.slot(cpu);
         let (shares, comer) = slot.shares.come(|pool| nice_of(shared, pool));
         let (idle, search) = (slot.called(now_ns), Search::UNKNOWN);
@@ -171,7 +187,7 @@ impl<'a> Worker<'a> {
     /// Runs a batch: the first item at once, the others through the hand, where the monitor finds
     /// them if an item takes long.
     fn run(&mut self, taken: Taken) {
-        let Taken { batch, age, queue, reach, mut woken } = taken;
+        let Taken { batch, age, queue, reach, woken } = taken;
         if let Some(age) = age {
             self.books.of(self.shared, self.me, age.workqueue).books.waited(age.ns);
             self.shared.dispatch.slot(self.cpu).books.waited(age.ns);
@@ -185,95 +201,105 @@ impl<'a> Worker<'a> {
                 self.shared.rescue(self.me, Some(self.cpu));
             }
         }
-        let home = self.shared.dispatch.pools.queue(queue);
+        let mut turn = self.begin(queue, reach, woken);
+        let mut next = Some(first);
+        while let Some(item) = next {
+            next = self.run_item(item, &mut turn);
+        }
+        self.end(turn);
+    }
+
+    /// A batch begins.
+    fn begin(&mut self, queue: QueueId, reach: Reach, woken: bool) -> Turn {
+        let dispatch = &self.shared.dispatch;
         let began_ns = self.now_ns;
-        let mut laps = Laps::begin(home.length().mean_ns(), self.turn, began_ns);
-        let slot = self.shared.dispatch.slot(self.cpu);
+        let usual_ns = dispatch.pools.queue(queue).length().mean_ns();
+        let laps = Laps::begin(usual_ns, self.turn, began_ns);
+        let slot = dispatch.slot(self.cpu);
         slot.begin(began_ns);
         slot.books.begins();
         slot.shares.begins(queue.pool, began_ns);
         // With equal weights, a pool that is charged for what others had waits for no longer than
         // that.
-        if self.shared.dispatch.pools.weights_differ() {
+        if dispatch.pools.weights_differ() {
             self.on_cpu.begin_batch(queue.pool, began_ns);
         }
         self.me.running_since_ns.store(began_ns, Ordering::Relaxed);
-        let (mut items, mut of_lap, mut cpu_ns) = (0, 0, 0);
-        let mut next = Some(first);
-        let mut number = 0;
-        // The colours of items that have ended, of the workqueue of the last item.
-        let mut ended = 0;
-        while let Some(item) = next.take() {
-            let (tag, slot) = (item.tag(), item.slot());
-            if tag.workqueue() != number {
-                self.has_in_hand(&item);
-                self.settle(number, std::mem::take(&mut ended));
-                if of_lap > 0 {
-                    let lap_ns = laps.lap(&self.me.away, std::mem::take(&mut of_lap), false);
-                    self.books.of(self.shared, self.me, number).books.ran(reach, lap_ns);
-                    cpu_ns += lap_ns;
-                }
-                number = tag.workqueue();
+        let (items, of_lap, cpu_ns, workqueue, ended) = (0, 0, 0, 0, 0);
+        Turn { queue, reach, began_ns, laps, woken, items, of_lap, cpu_ns, workqueue, ended }
+    }
+
+    /// Runs an item, and returns the next one.
+    #[inline]
+    fn run_item(&mut self, item: Item, turn: &mut Turn) -> Option<Item> {
+        let (tag, slot) = (item.tag(), item.slot());
+        if tag.workqueue() != turn.workqueue {
+            self.has_in_hand(&item);
+            self.settle(turn);
+            if turn.of_lap > 0 {
+                self.lap(turn, false);
             }
-            let known = self.books.of(self.shared, self.me, number);
-            known.books.taken(reach, std::mem::take(&mut woken));
-            #[cfg(feature = "tracing")]
-            let _span =
-                tracing::trace_span!("item", workqueue = known.books.name(), ?reach).entered();
-            self.me.item.store(item.place(), Ordering::Relaxed);
-            let ran = if known.lends() {
-                let books = Arc::clone(&known.books);
-                blocking(|| run_on_a_line(item, &*books))
-            } else {
-                run_on_a_line(item, &*known.books)
-            };
-            // The next item may have the same place.
-            self.me.item.store(0, Ordering::Relaxed);
-            items += 1;
-            of_lap += 1;
-            next = match ran {
-                Ran::Over => None,
-                Ran::Then(item) => Some(item),
-                Ran::Kept(item) => {
-                    next = item.or_else(|| self.next_in_hand());
-                    continue;
-                }
-            };
-            ended |= 1 << tag.colour();
-            self.books.of(self.shared, self.me, number).books.ended(tag);
-            if let Some(slot) = slot {
-                self.release(number, slot);
-            }
-            if let Some(item) = next.take_if(|_| self.shared.is_stopping_now()) {
-                self.shared.cancel(item);
-            }
-            next = next.or_else(|| self.next_in_hand());
-            // A thread that waits for this item must not wait longer because the next one blocks.
-            if let Some(next) = &next
-                && !self.shared.dispatch.slot(self.cpu).is_owned_by(self.me.id)
-            {
-                // The monitor no longer looks at this thread.
-                self.has_in_hand(next);
-                self.settle(number, std::mem::take(&mut ended));
-            } else if next.is_some() {
-                self.me.unsettled.store(number, Ordering::Relaxed);
-            }
+            turn.workqueue = tag.workqueue();
         }
+        let number = turn.workqueue;
+        let known = self.books.of(self.shared, self.me, number);
+        known.books.taken(turn.reach, std::mem::take(&mut turn.woken));
+        #[cfg(feature = "tracing")]
+        let _span =
+            tracing::trace_span!("item", workqueue = known.books.name(), reach = ?turn.reach)
+                .entered();
+        self.me.item.store(item.place(), Ordering::Relaxed);
+        let ran = if known.lends() {
+            let books = Arc::clone(&known.books);
+            blocking(|| run_on_a_line(item, &*books))
+        } else {
+            run_on_a_line(item, &*known.books)
+        };
+        // The next item may have the same place.
+        self.me.item.store(0, Ordering::Relaxed);
+        turn.items += 1;
+        turn.of_lap += 1;
+        let mut next = match ran {
+            Ran::Over => None,
+            Ran::Then(item) => Some(item),
+            Ran::Kept(item) => return item.or_else(|| self.next_in_hand()),
+        };
+        turn.ended |= 1 << tag.colour();
+        self.books.of(self.shared, self.me, number).books.ended(tag);
+        if let Some(slot) = slot {
+            self.release(number, slot);
+        }
+        if let Some(item) = next.take_if(|_| self.shared.is_stopping_now()) {
+            self.shared.cancel(item);
+        }
+        let next = next.or_else(|| self.next_in_hand())?;
+        // A thread that waits for this item must not wait longer because the next one blocks.
+        if self.shared.dispatch.slot(self.cpu).is_owned_by(self.me.id) {
+            self.me.unsettled.store(number, Ordering::Relaxed);
+        } else {
+            // The monitor no longer looks at this thread.
+            self.has_in_hand(&next);
+            self.settle(turn);
+        }
+        Some(next)
+    }
+
+    /// A batch has ended.
+    fn end(&mut self, mut turn: Turn) {
         // What a waker runs is no part of the item, and may wait for others of its workqueue.
         self.me.workqueue.store(0, Ordering::Relaxed);
-        self.settle(number, ended);
+        self.settle(&mut turn);
         if self.shared.is_stopping_now() {
             // The rest of the batch goes back to where it is cancelled.
             self.shared.rescue(self.me, Some(self.cpu));
         }
         let slot = self.shared.dispatch.slot(self.cpu);
         let is_ours = slot.is_owned_by(self.me.id);
-        let lap_ns = laps.lap(&self.me.away, of_lap, !is_ours);
-        self.books.of(self.shared, self.me, number).books.ran(reach, lap_ns);
-        cpu_ns += lap_ns;
+        self.lap(&mut turn, !is_ours);
+        let Turn { queue, reach, began_ns, laps, items, cpu_ns, .. } = turn;
         self.now_ns = laps.ns;
         let elapsed_ns = self.now_ns.saturating_sub(began_ns);
-        home.complete(elapsed_ns, items);
+        self.shared.dispatch.pools.queue(queue).complete(elapsed_ns, items);
         if is_ours {
             let busy_ns = elapsed_ns.saturating_sub(laps.away_ns);
             if slot.shares.last_comer() != self.comer {
@@ -290,6 +316,15 @@ impl<'a> Worker<'a> {
         self.idle = Idle::out_of_work(self.now_ns, self.slept_ns);
     }
 
+    /// Charges the batch's last workqueue for what has run since the last lap.
+    fn lap(&mut self, turn: &mut Turn, lost: bool) {
+        let items = std::mem::take(&mut turn.of_lap);
+        let lap_ns = turn.laps.lap(&self.me.away, items, lost);
+        let known = self.books.of(self.shared, self.me, turn.workqueue);
+        known.books.ran(turn.reach, lap_ns);
+        turn.cpu_ns += lap_ns;
+    }
+
     /// The next item of the batch, unless it is not to run any more.
     fn next_in_hand(&self) -> Option<Item> {
         if self.shared.is_stopping_now() { None } else { self.me.hand.pop() }
@@ -301,10 +336,11 @@ impl<'a> Worker<'a> {
         self.me.item.store(item.place(), Ordering::Relaxed);
     }
 
-    /// Items of a workqueue have ended: threads that wait for them may go on.
-    fn settle(&mut self, number: u32, colours: u32) {
+    /// Items of the batch's last workqueue have ended: threads that wait for them may go on.
+    fn settle(&mut self, turn: &mut Turn) {
+        let colours = std::mem::take(&mut turn.ended);
         if colours != 0
-            && let Some(state) = &self.books.of(self.shared, self.me, number).state
+            && let Some(state) = &self.books.of(self.shared, self.me, turn.workqueue).state
         {
             state.settle(colours);
             self.me.unsettled.store(0, Ordering::Relaxed);
@@ -406,59 +442,6 @@ impl<'a> Worker<'a> {
         if dispatch.slot(self.cpu).vacate(self.me.id) && !shared.is_stopping_now() {
             dispatch.offer(&**shared, self.cpu);
         }
-    }
-}
-
-/// The workqueues that this thread has met lately.
-struct BooksCache {
-    known: Vec<Known>,
-}
-
-struct Known {
-    number: u32,
-    books: Arc<WorkqueueBooks>,
-    /// `None` if the workqueue has been forgotten: then it has no items either.
-    state: Option<Arc<WorkqueueState>>,
-}
-
-impl Known {
-    /// Whether its items leave their CPU to others while they run: the kernel's per-CPU
-    /// workqueues with `WQ_CPU_INTENSIVE`.
-    fn lends(&self) -> bool {
-        let kinds = self.state.as_ref().map(|state| state.kinds);
-        kinds.is_some_and(|kinds| kinds.per_cpu && kinds.cpu_intensive)
-    }
-}
-
-impl BooksCache {
-    /// With more, the cache begins anew: workqueues may come and go.
-    const LEN_MAX: usize = 64;
-
-    #[inline]
-    fn of(&mut self, shared: &Shared, me: &Member, workqueue: u32) -> &Known {
-        // The one used last is mostly the one used next.
-        if self.known.last().is_none_or(|known| known.number != workqueue) {
-            self.find(shared, me, workqueue);
-        }
-        &self.known[self.known.len() - 1]
-    }
-
-    /// Makes that workqueue the last.
-    #[cold]
-    fn find(&mut self, shared: &Shared, me: &Member, workqueue: u32) {
-        let found = self.known.iter().rposition(|known| known.number == workqueue);
-        if let Some(place) = found {
-            let last = self.known.len() - 1;
-            return self.known.swap(place, last);
-        }
-        if self.known.len() == Self::LEN_MAX {
-            self.known.clear();
-        }
-        let state = shared.workqueues.find(workqueue);
-        // A workqueue is not forgotten while it has items in flight.
-        let books = |state| shared.workqueues.books_of(state, &me.writer);
-        let books = state.as_deref().map_or_else(Arc::default, books);
-        self.known.push(Known { number: workqueue, books, state });
     }
 }
 

@@ -172,7 +172,7 @@ fn an_item_that_is_bound_to_its_handle_ends_with_it() {
     drop(dropped);
     drop(given_back.into_inner());
     // In a future that is dropped, as that of a request whose client has gone.
-    drop(async move { moved.await });
+    drop(async move { moved.await.unwrap() });
     release.store(true, Ordering::Relaxed);
     runtime.spawn(awaited).join().unwrap().unwrap();
     drop(runtime);
