@@ -9,9 +9,11 @@
 //! having come later by the time that its bytes take at [`BYTES_A_US`]. So small ones do not wait
 //! behind the long writes of many clients that do not go on, and no long one waits for ever.
 //!
-//! Of several exports each gets half of the memory at most. So one disk that hangs does not keep
-//! the memory from the others' clients, whose requests do not wait behind those of an export that
-//! has its part; two that hang do.
+//! Of several exports each gets no more than it leaves free: half of the memory if it is the only
+//! one with requests, a third if two have all they may, or a fourth if the other one had its half
+//! before. So disks that hang do not keep the memory from the others' clients, whose requests do
+//! not wait behind those of an export that has its part. (Packet switches share their buffers in this way: Choudhury and Hahne,
+//! "Dynamic queue length thresholds for shared-memory packet switches", 1998.)
 //!
 //! There are two accounts: one for requests, and one for what is taken in ahead of them
 //! ([`Account`]). No thread that has a lease on the first waits for another one on it, and no
@@ -41,8 +43,7 @@ const BYTES_A_US: u64 = 1;
 pub(crate) struct Memory {
     total: usize,
     used: AtomicUsize,
-    /// What an export may have of it, and what each has.
-    each_max: usize,
+    /// What each export has of it.
     by_export: Box<[AtomicUsize]>,
     waiting: AtomicUsize,
     turns: Mutex<Turns>,
@@ -86,7 +87,6 @@ impl Memory {
         Self {
             total,
             used: AtomicUsize::new(0),
-            each_max: if exports > 1 { total / 2 } else { usize::MAX },
             by_export: (0..exports).map(|_| AtomicUsize::new(0)).collect(),
             waiting: AtomicUsize::new(0),
             turns: Mutex::new(turns),
@@ -94,10 +94,10 @@ impl Memory {
         }
     }
 
-    /// What a request counts for: no more than its export may have, or it would wait for what
-    /// others have, perhaps for a disk that hangs.
+    /// What a request counts for: no more than its export may have beside another one, or it would
+    /// wait for what others have, perhaps for a disk that hangs.
     pub(crate) fn counted(&self, bytes: usize) -> usize {
-        bytes.min(self.each_max)
+        if self.by_export.len() > 1 { bytes.min(self.total / 2) } else { bytes }
     }
 
     /// Takes `bytes` for requests to an export if they are free and nobody waits. If nobody has any
@@ -123,7 +123,15 @@ impl Memory {
     /// Whose turn it is; `own` says what the client that asks has, of the export that it asks for.
     fn next(&self, turns: &Turns, own: impl Fn(usize) -> usize) -> Option<Turn> {
         let used = |export: usize| self.by_export[export].load(SeqCst);
-        turns.next(|export, bytes| fits(used(export), bytes, own(export), self.each_max))
+        turns.next(|export, bytes| fits(used(export), bytes, own(export), self.share(bytes)))
+    }
+
+    /// How much an export may have with `bytes` more: as much as would still be free.
+    fn share(&self, bytes: usize) -> usize {
+        if self.by_export.len() == 1 {
+            return usize::MAX;
+        }
+        self.total.saturating_sub(self.used.load(SeqCst)).saturating_sub(bytes)
     }
 
     /// `own` is what the client that asks has of the memory.
@@ -134,7 +142,7 @@ impl Memory {
         };
         // Looked at first, so that mostly nothing is added in vain: somebody may look meanwhile.
         let is_there = fits(self.used.load(SeqCst), bytes, own, self.total);
-        if !is_there || !add(&self.by_export[export], self.each_max) {
+        if !is_there || !add(&self.by_export[export], self.share(bytes)) {
             return false;
         }
         let taken = add(&self.used, self.total);
@@ -324,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn an_export_has_half_at_most_and_its_requests_wait_by_themselves() {
+    fn an_export_has_what_it_leaves_free_and_its_requests_wait_by_themselves() {
         let memory = Memory::new(100, 2);
         assert!(memory.try_take(0, 30) && memory.try_take(0, 20) && !memory.try_take(0, 1));
         thread::scope(|scope| {
@@ -334,13 +342,13 @@ mod tests {
             }
             // As if the disk of the first export hung.
             memory.take(1, 20, || 0, |_| ());
-            assert!(memory.try_take(1, 30) && !memory.try_take(0, 1));
+            assert!(memory.try_take(1, 5) && !memory.try_take(1, 1) && !memory.try_take(0, 1));
             assert!(!waits.is_finished());
-            memory.give_back(0, 20);
+            memory.give_back(0, 30);
             waits.join().unwrap();
         });
-        memory.give_back(0, 40);
-        memory.give_back(1, 50);
+        memory.give_back(0, 30);
+        memory.give_back(1, 25);
         assert!(memory.try_take(1, 100), "an export that has none may have more than its part");
         assert_eq!((memory.counted(100), Memory::new(100, 1).counted(200)), (50, 200));
     }
@@ -356,9 +364,30 @@ mod tests {
             }
             memory.give_back(0, 100);
             assert!(!memory.try_take(0, 100) && memory.try_take(1, 100));
-            memory.give_back(0, 100);
+            memory.give_back(0, 200);
             waits.join().unwrap();
         });
+    }
+
+    /// The disk of five volumes hangs, and has as many requests as are let in.
+    #[test]
+    fn many_exports_that_hang_leave_some_for_the_others() {
+        let memory = Memory::new(1200, 7);
+        while (0..5).filter(|export| memory.try_take(*export, 10)).count() > 0 {}
+        assert_eq!(memory.used.load(SeqCst), 1000);
+        let works = thread::scope(|scope| {
+            scope.spawn(|| memory.take(0, 10, || 0, |_| ()));
+            until_waiting(&memory, 0, 1);
+            let works = (0..100).all(|_| {
+                let had = [(5, 50), (6, 50), (5, 25)].map(|(of, bytes)| memory.try_take(of, bytes));
+                memory.give_back(5, 75);
+                memory.give_back(6, 50);
+                had == [true; 3]
+            });
+            memory.give_back(0, 200);
+            works
+        });
+        assert!(works);
     }
 
     fn until_waiting(memory: &Memory, export: usize, count: usize) {
