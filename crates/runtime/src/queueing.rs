@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use homing_sched::{Facts, PoolId};
 use homing_topology::{CpuId, Scope};
 
-use crate::item::{Batch, Item, lone};
+use crate::item::{Batch, Item, Unrun, lone};
 use crate::local;
 use crate::shared::Shared;
 use crate::state::{Chosen, Mode, WorkqueueState};
@@ -24,7 +24,8 @@ pub(crate) enum Origin {
 
 impl Shared {
     /// Puts an item of `workqueue` into its home queue: that of `cpu`, or of the issuing CPU.
-    /// Returns `false` if it was refused and has been cancelled.
+    /// Returns `false` if it was refused and has been cancelled. If somebody has taken it back by
+    /// then, it counts as accepted: whoever did that was told that it was queued.
     pub(crate) fn push(
         &self,
         workqueue: &WorkqueueState,
@@ -73,8 +74,7 @@ impl Shared {
                 workqueue = &*workqueue.name,
                 "refused: the workqueue drains, or it or its runtime ends"
             );
-            self.end_unrun(item, false);
-            return false;
+            return self.end_unrun(item, false) == Unrun::Aborted;
         }
         let Some(gate) = workqueue.gate().filter(|_| mode.has(Mode::GATED)) else {
             return self.put(workqueue, cpu, mode.pool(), item);
@@ -99,10 +99,7 @@ impl Shared {
                 workqueue.count_woken(woken);
                 true
             }
-            Err(refused) => {
-                self.cancel(refused);
-                false
-            }
+            Err(refused) => self.end_unrun(refused, true) == Unrun::Aborted,
         }
     }
 
@@ -168,14 +165,16 @@ impl Shared {
     }
 
     /// [`Shared::cancel`]; with `was_accepted`, the item counts among those that the runtime has
-    /// cancelled.
-    fn end_unrun(&self, item: Item, was_accepted: bool) {
-        let (mut left, mut was_accepted) = (Some(item), was_accepted);
+    /// cancelled. Returns how the item ended.
+    fn end_unrun(&self, item: Item, was_accepted: bool) -> Unrun {
+        let (mut left, mut was_accepted, mut first) = (Some(item), was_accepted, None);
         while let Some(item) = left.take() {
             let is_accepted = std::mem::replace(&mut was_accepted, true);
             let (tag, slot) = (item.tag(), item.slot());
             let workqueue = self.workqueues.find(tag.workqueue());
-            let counts = item.cancel();
+            let ended = item.cancel();
+            first.get_or_insert(ended);
+            let counts = ended != Unrun::Ran;
             let Some(workqueue) = workqueue else { continue };
             if counts && is_accepted {
                 self.cancelled.fetch_add(1, Ordering::Relaxed);
@@ -188,6 +187,7 @@ impl Shared {
                 left = put.err();
             }
         }
+        first.unwrap_or(Unrun::Cancelled)
     }
 
     /// Lets items of a frozen workqueue begin again.

@@ -296,6 +296,23 @@ fn a_destroyed_workqueue_has_run_or_refused_everything() {
     });
 }
 
+/// An instance that is refused is pending for a moment. Whoever takes it back then is told so; it
+/// was queued, then.
+#[test]
+fn what_is_taken_back_while_it_is_refused_was_queued() {
+    check(|| {
+        let runtime = runtime("1x1x1");
+        let queue = runtime.workqueue("test").build().unwrap();
+        let work = Counted::new(&queue, 0);
+        queue.destroy();
+        let other = work.spawn(|work| work.count_cancelled(work.work.cancel()));
+        work.count_queued(work.work.queue());
+        work.count_queued(work.work.queue_delayed(Duration::from_secs(3600)));
+        join([other]);
+        work.check_end();
+    });
+}
+
 #[test]
 fn an_ordered_workqueue_keeps_each_issuers_order_while_its_scope_changes() {
     check(|| {

@@ -449,12 +449,13 @@ impl Work {
     }
 
     /// Wakes those who wait for an instance that was refused; the caller has let go of the timer.
-    /// Returns whether the instance was accepted.
+    /// Returns whether the instance was accepted, as [`Shared::push`](crate::shared::Shared::push).
     fn wake_unless(&self, set: Result<(), Option<Cancelled>>) -> bool {
-        if let Err(Some(Cancelled { waiters: true, .. })) = set {
+        let Err(Some(cancelled)) = set else { return true };
+        if cancelled.waiters {
             self.node.context.wake(None);
         }
-        set.is_ok()
+        false
     }
 
     /// Sets the timer of an instance. If that is refused, returns what was cancelled: see

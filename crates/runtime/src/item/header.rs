@@ -65,13 +65,23 @@ pub(crate) enum Ran {
     Kept(Option<Item>),
 }
 
+/// What became of an item that was not run by whoever had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unrun {
+    /// It would have run.
+    Cancelled,
+    /// Somebody had aborted it, or taken it back, before.
+    Aborted,
+    /// Somebody else had run it.
+    Ran,
+}
+
 /// What can be done with an item of unknown type. Each takes over the queue's reference.
 pub(super) struct VTable {
     /// Runs the item, unless somebody else has.
     pub(super) run: unsafe fn(NonNull<Header>, &dyn Books) -> Ran,
-    /// Ends the item without running it. Returns whether it counts as cancelled: it would have run,
-    /// or it had been aborted.
-    pub(super) cancel: unsafe fn(NonNull<Header>) -> bool,
+    /// Ends the item without running it.
+    pub(super) cancel: unsafe fn(NonNull<Header>) -> Unrun,
     /// [`Item::is_wanted`]
     pub(super) wanted: fn(&Header) -> bool,
     /// [`Item::place`]
@@ -209,9 +219,8 @@ impl Item {
         unsafe { (header.as_ref().vtable.run)(header, books) }
     }
 
-    /// Ends it without running it. Returns whether it counts as cancelled: it would have run, or it
-    /// had been aborted.
-    pub(crate) fn cancel(self) -> bool {
+    /// Ends it without running it.
+    pub(crate) fn cancel(self) -> Unrun {
         let header = self.into_header();
         // SAFETY: as in `run`.
         unsafe { (header.as_ref().vtable.cancel)(header) }

@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::task::{Poll, Waker};
 
-use super::header::{Books, Header, Item, Ran, Tag, VTable};
+use super::header::{Books, Header, Item, Ran, Tag, Unrun, VTable};
 use super::join_error::JoinError;
 use super::memory;
 use super::quiet::quietly;
@@ -133,7 +133,7 @@ where
     Ran::Over
 }
 
-unsafe fn cancel<F, T>(header: NonNull<Header>) -> bool
+unsafe fn cancel<F, T>(header: NonNull<Header>) -> Unrun
 where
     F: FnOnce() -> T + Send,
     T: Send,
@@ -144,10 +144,10 @@ where
         if before & CLAIMED == 0 {
             discard::<F, T>(header);
             finish::<T>(header);
-            true
+            Unrun::Cancelled
         } else {
             release(header, ITEM, HANDLE, free::<F, T>);
-            before & ABORTED != 0
+            if before & ABORTED == 0 { Unrun::Ran } else { Unrun::Aborted }
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
-use super::header::{Books, Header, Item, Ran, Tag, VTable};
+use super::header::{Books, Header, Item, Ran, Tag, Unrun, VTable};
 use super::memory;
 use super::quiet::drop_quietly;
 
@@ -38,10 +38,10 @@ unsafe fn run<F: FnOnce() + Send>(header: NonNull<Header>, books: &dyn Books) ->
     Ran::Over
 }
 
-unsafe fn cancel<F: FnOnce() + Send>(header: NonNull<Header>) -> bool {
+unsafe fn cancel<F: FnOnce() + Send>(header: NonNull<Header>) -> Unrun {
     // SAFETY: as in `run`.
     let cell = unsafe { memory::take(header.cast::<Lone<F>>()) };
     // What the closure holds may panic when it is dropped; that is not our caller's business.
     drop_quietly(cell);
-    true
+    Unrun::Cancelled
 }

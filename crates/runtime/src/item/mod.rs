@@ -30,7 +30,7 @@ mod resumed;
 mod work;
 
 pub(crate) use batch::{Batch, Batches, Hand, Sealed};
-pub(crate) use header::{Books, Item, Ran, Tag};
+pub(crate) use header::{Books, Item, Ran, Tag, Unrun};
 pub use join_error::{ItemPanic, JoinError};
 pub(crate) use joined::{Joined, joined, joined_borrowing};
 pub(crate) use lone::lone;

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
-use super::header::{Books, Header, Item, Ran, Tag, VTable};
+use super::header::{Books, Header, Item, Ran, Tag, Unrun, VTable};
 use super::quiet::drop_quietly;
 use crate::local;
 
@@ -85,12 +85,12 @@ unsafe fn run(header: NonNull<Header>, books: &dyn Books) -> Ran {
     Ran::Over
 }
 
-unsafe fn cancel(header: NonNull<Header>) -> bool {
+unsafe fn cancel(header: NonNull<Header>) -> Unrun {
     // SAFETY: as in `run`.
     let runnable = unsafe { take(header) };
     // This drops the future, which may panic; that is not our caller's business.
     end(runnable);
-    true
+    Unrun::Cancelled
 }
 
 /// Ending a future may wake another one, whose item is refused and ended in turn: this deep on the
@@ -218,7 +218,7 @@ mod tests {
         let held = Arc::new(());
         let (task, items) = task(thrice(Arc::clone(&held)));
         let _ = items.recv().unwrap().run(&Counts::default());
-        assert!(items.recv().unwrap().cancel());
+        assert_eq!(items.recv().unwrap().cancel(), Unrun::Cancelled);
         assert_eq!(Arc::strong_count(&held), 1, "also while there is a handle");
         drop(task);
         assert!(items.recv().is_err(), "and there is nothing more to do");

@@ -11,7 +11,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::thread;
 
-use super::header::{Books, Header, Item, Ran, Tag, VTable};
+use super::header::{Books, Header, Item, Ran, Tag, Unrun, VTable};
 use super::memory;
 use super::pending::{Instance, Pending, Start};
 use super::quiet::drop_quietly;
@@ -170,11 +170,14 @@ impl<C: Context> Node<C, dyn Call<C>> {
     }
 
     /// An instance did not run.
-    fn refused(&self, generation: u32) {
-        let cancelled = self.pending.cancel_instance(generation);
-        if cancelled.is_some_and(|cancelled| cancelled.waiters) {
+    fn refused(&self, generation: u32) -> Unrun {
+        let Some(cancelled) = self.pending.cancel_instance(generation) else {
+            return Unrun::Aborted;
+        };
+        if cancelled.waiters {
             self.context.wake(None);
         }
+        Unrun::Cancelled
     }
 }
 
@@ -224,14 +227,14 @@ unsafe fn run_node<C: Context, F: Call<C>>(header: NonNull<Header>, books: &dyn 
     run(node, instance, books, Node::into_item)
 }
 
-unsafe fn cancel_node<C: Context, F: Call<C>>(header: NonNull<Header>) -> bool {
+unsafe fn cancel_node<C: Context, F: Call<C>>(header: NonNull<Header>) -> Unrun {
     // SAFETY: as in `run_node`.
     let node: SharedNode<C> = unsafe { Arc::from_raw(header.cast::<Node<C, F>>().as_ptr()) };
     let generation = node.generation.load(Ordering::Relaxed);
     node.pending.unlink();
-    node.refused(generation);
+    let ended = node.refused(generation);
     drop_quietly(node);
-    true
+    ended
 }
 
 fn stand_in<C: Context>(tag: Tag, node: SharedNode<C>, generation: u32) -> Item {
@@ -261,12 +264,12 @@ unsafe fn run_stand_in<C: Context>(header: NonNull<Header>, books: &dyn Books) -
     })
 }
 
-unsafe fn cancel_stand_in<C: Context>(header: NonNull<Header>) -> bool {
+unsafe fn cancel_stand_in<C: Context>(header: NonNull<Header>) -> Unrun {
     // SAFETY: as in `run_stand_in`.
     let StandIn { node, generation, .. } = unsafe { memory::take(header.cast::<StandIn<C>>()) };
-    node.refused(generation);
+    let ended = node.refused(generation);
     drop_quietly(node);
-    true
+    ended
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -354,7 +357,11 @@ mod tests {
         assert!(matches!(instance.run(&counts), Ran::Over));
         assert_eq!(counts.read(), [1, 1, 1, 0, 0]);
         let refused = queue(&node).unwrap();
-        assert!(refused.cancel() && !node.pending.is_pending());
+        assert_eq!(refused.cancel(), Unrun::Cancelled);
+        assert!(!node.pending.is_pending());
+        let refused = queue(&node).unwrap();
+        assert!(node.pending.cancel().is_some());
+        assert_eq!(refused.cancel(), Unrun::Aborted, "it has been taken back");
         drop(queue(&node).unwrap());
         assert!(!node.pending.is_pending());
     }
