@@ -45,8 +45,9 @@ const fn mean(before_ns: u64, delay_ns: u64) -> u64 {
     before_ns - before_ns.div_ceil(WEIGHT) + delay_ns / WEIGHT
 }
 
+/// Rounds up, so that it goes on where little is left.
 const fn forget(delay_ns: u64) -> u64 {
-    delay_ns - delay_ns / FORGET
+    delay_ns - delay_ns.div_ceil(FORGET)
 }
 
 #[cfg(test)]
@@ -70,5 +71,37 @@ mod tests {
         assert!(choose(10_000, 2_000, 5_000) > 9_900);
         let tried = choose(100_000, 3_000_000, 5_000);
         assert!((1..200).contains(&tried), "{tried} of 100,000 took 3 ms");
+    }
+
+    #[test]
+    fn what_was_slow_is_tried_again_after_a_while() {
+        for occupied in [false, true] {
+            let slow = WakeDelays::default().note(occupied, 3_000_000);
+            let slower = |delays: WakeDelays| {
+                let Delays(this, other) = Delays::of(delays, occupied);
+                this > other
+            };
+            let other = |delays: WakeDelays| delays.note(!occupied, 20_000);
+            let after = |count| (0..count).fold(slow, |delays, _| other(delays));
+            assert!(slower(after(1_000)), "not soon");
+            assert!(!slower(after(60_000)));
+        }
+    }
+
+    struct Delays(u64, u64);
+
+    impl Delays {
+        fn of(delays: WakeDelays, occupied: bool) -> Self {
+            let WakeDelays { occupied_ns, free_ns } = delays;
+            if occupied { Self(occupied_ns, free_ns) } else { Self(free_ns, occupied_ns) }
+        }
+    }
+
+    #[test]
+    fn what_was_slow_once_is_tried_again_where_the_other_kind_is_fast() {
+        for free_ns in [2_000, 5_000, 8_000] {
+            let tried = choose(1_000_000, 3_000_000, free_ns);
+            assert!(tried > 1, "{tried} of 1,000,000, where others take {free_ns} ns");
+        }
     }
 }
