@@ -236,4 +236,38 @@ mod tests {
         disk.flush().unwrap();
         assert!(began.elapsed() >= Duration::from_millis(5));
     }
+
+    /// As `a_flush_of_the_recording_before_covers_nothing_of_this_one`, with something to cover.
+    #[test]
+    fn what_comes_after_a_flush_of_the_recording_before_is_not_sure_to_stay() {
+        // The second recording may begin too early, or too late.
+        let found = (0..20).any(|_| {
+            let disk = Disk::new(Image::new(8192), Duration::from_millis(50));
+            disk.start_recording();
+            disk.write(0, &[1; 512]).unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| disk.flush().unwrap());
+                thread::sleep(Duration::from_millis(10));
+                disk.start_recording();
+                disk.write(512, &[2; 512]).unwrap();
+            });
+            let record = disk.stop_recording().unwrap();
+            let [Event::Write { .. }, Event::Flush { covers }] = record.events[..] else {
+                return false;
+            };
+            let mut base = [0; 512];
+            record.base.read(0, &mut base);
+            assert_eq!(base, [1; 512], "what was there before is there");
+            covers == 0
+        });
+        assert!(found);
+    }
+
+    #[test]
+    fn as_many_flushes_are_interrupted_as_was_asked_for() {
+        let disk = Disk::new(Image::new(8192), Duration::ZERO);
+        assert!(!disk.is_interrupted());
+        disk.interrupt_flushes(2);
+        assert_eq!([0; 4].map(|_| disk.is_interrupted()), [true, true, false, false]);
+    }
 }

@@ -94,4 +94,16 @@ mod tests {
         image.write(0, &[0; BLOCK]);
         assert_eq!(image.blocks.len(), 1);
     }
+
+    #[test]
+    fn what_was_never_written_is_zeroes_and_zeroes_in_a_block_leave_the_rest_of_it() {
+        let mut image = Image::new(2 * BLOCK as u64);
+        let mut read = [9; 8];
+        image.read(0, &mut read);
+        assert_eq!(read, [0; 8]);
+        image.write(0, &[1; 8]);
+        image.write(2, &[0; 2]);
+        image.read(0, &mut read);
+        assert_eq!(read, [1, 1, 0, 0, 1, 1, 1, 1]);
+    }
 }

@@ -202,4 +202,41 @@ mod tests {
         assert_eq!(draw(7), draw(7));
         assert_ne!(draw(7), draw(8));
     }
+
+    #[test]
+    fn what_is_durable_stays_so_after_a_flush_that_began_before() {
+        let events = vec![write(0, 1), Event::Flush { covers: 1 }, Event::Flush { covers: 0 }];
+        let record = Record { base: Image::new(8 * BLOCK as u64), events };
+        let mut cut = record.cuts();
+        for moment in 2..=3 {
+            cut.move_to(moment);
+            assert_eq!(cut.volatile(), 0, "{moment}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "1 is before 2")]
+    fn a_cut_does_not_go_back() {
+        let events = vec![write(0, 1), write(2, 2)];
+        let record = Record { base: Image::new(8 * BLOCK as u64), events };
+        let mut cut = record.cuts();
+        cut.move_to(2);
+        cut.move_to(1);
+    }
+
+    /// Some cuts lose all, some nothing.
+    #[test]
+    fn cuts_lose_anything_from_nothing_to_all() {
+        let events = (0..4).map(|at| write(2 * at, 1)).collect();
+        let record = Record { base: Image::new(8 * BLOCK as u64), events };
+        let mut cut = record.cuts();
+        cut.move_to(4);
+        let mut random = Random::new(1);
+        let mut kept =
+            || sectors(&cut.image(&mut random)).iter().filter(|byte| **byte == 1).count();
+        let kept: Vec<_> = (0..400).map(|_| kept()).collect();
+        let share = |count| kept.iter().filter(|kept| **kept == count).count();
+        assert!(share(0) > 60 && share(8) > 60, "{} and {}", share(0), share(8));
+        assert!(share(8) + share(0) < 380);
+    }
 }

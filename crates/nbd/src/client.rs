@@ -185,4 +185,36 @@ mod tests {
         let error = connect("nonesuch").unwrap_err().to_string();
         assert!(error.contains("nonesuch"), "{error}");
     }
+
+    /// What a client makes of replies to its GO: their kinds and bodies.
+    fn answered(replies: &[(u32, Vec<u8>)]) -> Result<Connected, PeerError> {
+        let mut server = greeting().to_vec();
+        for (kind, body) in replies {
+            server.extend(wire::OPTION_REPLY_MAGIC.to_be_bytes());
+            server.extend(option::GO.to_be_bytes());
+            server.extend(kind.to_be_bytes());
+            server.extend((body.len() as u32).to_be_bytes());
+            server.extend(body);
+        }
+        let (mut client, mut input) = (ClientHandshake::new("disk"), Vec::new());
+        loop {
+            match client.step(&input)? {
+                ClientStep::Read(count) => input = server.drain(..count).collect(),
+                ClientStep::Send(_) => input.clear(),
+                ClientStep::Begin(connected) => return Ok(connected),
+            }
+        }
+    }
+
+    #[test]
+    fn a_server_that_does_not_tell_the_size_is_not_served_from() {
+        let told = [&info::EXPORT.to_be_bytes()[..], &7_u64.to_be_bytes(), &[1, 2]].concat();
+        let other = info::BLOCK_SIZE.to_be_bytes().to_vec();
+        let (ack, info) = ((rep::ACK, Vec::new()), |body| (rep::INFO, body));
+        let connected = answered(&[info(other.clone()), info(told), ack.clone()]).unwrap();
+        assert_eq!(connected, Connected { size: 7, flags: 0x102 });
+        for replies in [vec![ack.clone()], vec![info(other), ack]] {
+            assert_eq!(answered(&replies), Err(PeerError::BadReply { what: WHAT }));
+        }
+    }
 }

@@ -41,3 +41,20 @@ impl Export {
         common | if self.read_only { flag::READ_ONLY } else { writing }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_told_what_it_may_do() {
+        let block_sizes = BlockSizes { minimum: 1, preferred: 4096, payload_max: 1 << 20 };
+        let (name, description) = (String::new(), String::new());
+        let mut export = Export { name, description, size: 1, read_only: false, block_sizes };
+        assert_eq!(export.flags(false), 0b1101_0110_1101);
+        assert_eq!(export.flags(true), 0b1101_1110_1101);
+        export.read_only = true;
+        assert_eq!(export.flags(false), 0b0101_0000_1111);
+        assert_eq!(export.flags(true), 0b0101_1000_1111);
+    }
+}

@@ -121,4 +121,18 @@ mod tests {
         block_status(&mut output, 3, &[Extent { length: 4096, state: wire::STATE_HOLE }]);
         assert_eq!(output[16..], [0, 0, 0, 12, 0, 0, 0, 1, 0, 0, 16, 0, 0, 0, 0, 1]);
     }
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        for shift in 0..3 {
+            let message = ["x".repeat(shift), "\u{20ac}".repeat(2000)].concat();
+            let mut output = Vec::new();
+            error(&mut output, &STRUCTURED, 3, Errno::Io, &message);
+            let text = &output[CHUNK_HEADER_LEN + 6..];
+            assert!(text.len() <= wire::STRING_LEN_MAX && text.len() > wire::STRING_LEN_MAX - 3);
+            assert!(message.starts_with(std::str::from_utf8(text).unwrap()));
+            assert_eq!(output[16..20], (text.len() as u32 + 6).to_be_bytes());
+            assert_eq!(output[24..26], (text.len() as u16).to_be_bytes());
+        }
+    }
 }

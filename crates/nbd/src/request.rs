@@ -320,4 +320,60 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn flags_of_a_request_are_those_of_its_command() {
+        use command::*;
+        let passed = |command, flags, session| {
+            validate(&header(command, flags, 4096, 512), &export(false), &session)
+        };
+        let (offset, length) = (4096, 512);
+        for fua in [false, true] {
+            let flags = if fua { flag::FUA } else { 0 };
+            assert_eq!(passed(WRITE, flags, PLAIN), Ok(Command::Write { offset, length, fua }));
+            assert_eq!(passed(TRIM, flags, PLAIN), Ok(Command::Trim { offset, length, fua }));
+            for (more, fast) in [(0, false), (flag::NO_HOLE, false), (flag::FAST_ZERO, true)] {
+                assert_eq!(
+                    passed(WRITE_ZEROES, flags | more, PLAIN),
+                    Ok(Command::WriteZeroes { offset, length, fua, fast })
+                );
+            }
+            for (more, one) in [(0, false), (flag::REQ_ONE, true)] {
+                let status = Command::BlockStatus { offset, length, one };
+                assert_eq!(passed(BLOCK_STATUS, flags | more, FULL), Ok(status));
+            }
+            assert_eq!(passed(CACHE, flags, PLAIN), Ok(Command::Cache { offset, length }));
+        }
+        for command in [READ, WRITE, TRIM, CACHE] {
+            assert!(passed(command, flag::FAST_ZERO, FULL).is_err(), "{command}");
+        }
+        for command in READ..=BLOCK_STATUS {
+            let follow = if command == WRITE { length } else { 0 };
+            assert_eq!(header(command, 0, offset, length).payload_len(), follow, "{command}");
+        }
+    }
+
+    #[test]
+    fn whole_blocks_and_the_whole_export_pass_and_what_has_data_may_be_so_long() {
+        use command::*;
+        let mut large = export(false);
+        (large.size, large.block_sizes.minimum) = (1 << 32, 512);
+        let errno = |command, offset, length, read_only| {
+            let export = Export { read_only, ..large.clone() };
+            let judged = validate(&header(command, 0, offset, length), &export, &FULL);
+            judged.err().map(|refusal| refusal.errno)
+        };
+        for command in [READ, WRITE, TRIM, WRITE_ZEROES, CACHE, BLOCK_STATUS] {
+            assert_eq!(errno(command, 512, 1024, false), None);
+            assert_eq!(errno(command, 512, 1000, false), Some(Errno::Invalid));
+            assert_eq!(errno(command, 100, 1024, false), Some(Errno::Invalid));
+            assert_eq!(errno(command, (1 << 32) - 512, 512, false), None, "up to the end");
+            let has_data = command == READ || command == WRITE;
+            assert_eq!(errno(command, 0, PAYLOAD_ACCEPTED_MAX, false), None);
+            let longer = errno(command, 0, PAYLOAD_ACCEPTED_MAX + 512, false);
+            assert_eq!(longer, has_data.then_some(Errno::Invalid), "{command}");
+        }
+        assert_eq!(errno(WRITE_ZEROES, 0, 512, true), Some(Errno::Perm));
+        assert_eq!(errno(CACHE, 0, 512, true), None);
+    }
 }

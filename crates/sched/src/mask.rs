@@ -88,3 +88,29 @@ pub fn may_serve(layout: &Layout, facts: &impl Facts, queue: QueueId, cpu: CpuId
 fn mask(facts: &impl Facts, queue: QueueId) -> Option<&CpuSet> {
     facts.cpumask(queue.pool).filter(|mask| mask.intersects(&facts.active()))
 }
+
+#[cfg(test)]
+mod tests {
+    use homing_topology::Scope;
+
+    use super::*;
+    use crate::test_facts::{Given, cpu_id, cpus, layout, loose, strict};
+
+    #[test]
+    fn who_may_serve_a_queue_depends_on_strictness_the_mask_and_who_is_left() {
+        let layout = layout("2x1x2x2");
+        let servers = |attributes, mask: Option<&str>, active| {
+            let mut facts = Given::new(&layout, &[attributes]);
+            (facts.masks, facts.active) = (vec![mask.map(cpus)], cpus(active));
+            let queue = facts.put(&layout, 0, 0, 1, facts.now_ns);
+            let all = (0..8).map(cpu_id).filter(|cpu| may_serve(&layout, &facts, queue, *cpu));
+            all.collect::<CpuSet>().to_string()
+        };
+        assert_eq!(servers(loose(Scope::Cache), None, "0-7"), "0-7");
+        assert_eq!(servers(strict(Scope::Cache), None, "0-7"), "0-3");
+        assert_eq!(servers(strict(Scope::Cache), None, "4-7"), "0-7", "nobody of the pod is left");
+        assert_eq!(servers(loose(Scope::Cache), Some("1,5"), "0-7"), "1,5");
+        assert_eq!(servers(strict(Scope::Cache), Some("1,5"), "0-7"), "1");
+        assert_eq!(servers(loose(Scope::Cache), Some("1,5"), "0,2-4,6-7"), "0-7");
+    }
+}

@@ -127,4 +127,17 @@ mod tests {
             assert!(search.search_ns(false) > 0 && !search.takes());
         }
     }
+
+    #[test]
+    fn whoever_is_woken_may_search_again_and_what_a_search_found_counts() {
+        let mut search = Search::UNKNOWN;
+        (0..200).for_each(|_| search.woken(2_000));
+        search.ended(None);
+        assert_eq!(search.search_ns(false), 0, "it searches once");
+        search.woken(2_000);
+        assert_eq!(search.search_ns(false), SLEEP_COST_NS);
+        search.ended(Some(1_000_000));
+        assert!(search.takes());
+        assert_eq!(search.search_ns(false), 0, "that was a long gap");
+    }
 }

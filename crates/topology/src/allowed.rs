@@ -402,4 +402,64 @@ mod tests {
         ]);
         assert_eq!(unlimited.quota, None);
     }
+
+    #[test]
+    fn a_set_that_has_no_cpu_of_the_machine_is_passed_over() {
+        let group = [
+            ("proc/self/cgroup", "0::/a\n"),
+            ("proc/mounts", "cgroup2 /cg cgroup2 rw 0 0\n"),
+            ("cg/cpuset.cpus.effective", "2-5\n"),
+        ];
+        for none in ["8-9\n", "\n"] {
+            let files = group.into_iter().chain([("cg/a/cpuset.cpus.effective", none)]);
+            assert_eq!(allowed(&files.collect::<Vec<_>>()).cpus.to_string(), "2-5");
+        }
+        let status = [("proc/self/status", "Cpus_allowed_list:\t64-65\n")];
+        assert_eq!(allowed(&status).cpus.to_string(), "0-7");
+    }
+
+    #[test]
+    fn each_name_that_a_set_of_cpus_has_had_is_read() {
+        for (mount, name) in [
+            ("cpuset /cg cpuset rw 0 0\n", "cpus"),
+            ("cgroup /cg cgroup rw,cpuset,noprefix 0 0\n", "cpus"),
+            ("cgroup /cg cgroup rw,cpuset 0 0\n", "cpuset.cpus"),
+            ("cgroup /cg cgroup rw,cpuset 0 0\n", "cpuset.effective_cpus"),
+        ] {
+            let path = format!("cg/a/{name}");
+            let files =
+                [("proc/self/cgroup", "3:cpuset:/a\n"), ("proc/mounts", mount), (&path, "1-2\n")];
+            assert_eq!(allowed(&files).cpus.to_string(), "1,2", "{name}");
+        }
+    }
+
+    #[test]
+    fn the_smaller_share_wins_whatever_the_periods_are() {
+        let quota = |outer, inner| {
+            let found = allowed(&[
+                ("proc/self/cgroup", "0::/a\n"),
+                ("proc/mounts", "cgroup2 /cg cgroup2 rw 0 0\n"),
+                ("cg/cpu.max", outer),
+                ("cg/a/cpu.max", inner),
+            ]);
+            found.quota.map(|quota| (quota.quota_us, quota.period_us))
+        };
+        let (less, more) = ("300000 200000\n", "200000 100000\n");
+        for (outer, inner) in [(less, more), (more, less)] {
+            assert_eq!(quota(outer, inner), Some((300_000, 200_000)));
+        }
+        assert_eq!(CpuQuota { quota_us: 0, period_us: 100_000 }.cpu_count(), 1, "never none");
+    }
+
+    #[test]
+    fn the_mounts_of_this_process_are_looked_at_first() {
+        let found = allowed(&[
+            ("proc/self/cgroup", "0::/\n"),
+            ("proc/mounts", "cgroup2 /other cgroup2 rw 0 0\n"),
+            ("proc/self/mounts", "cgroup2 /cg cgroup2 rw 0 0\n"),
+            ("other/cpuset.cpus.effective", "6-7\n"),
+            ("cg/cpuset.cpus.effective", "1-2\n"),
+        ]);
+        assert_eq!(found.cpus.to_string(), "1,2");
+    }
 }

@@ -278,3 +278,185 @@ proptest! {
         }
     }
 }
+
+/// The replies to options: each one's option, kind and body.
+fn replies(options: &[Vec<u8>]) -> Vec<(u32, u32, Vec<u8>)> {
+    let output = talk(3, options).2;
+    let (mut all, mut rest) = (Vec::new(), &output[..]);
+    while !rest.is_empty() {
+        assert_eq!(rest[..8], wire::OPTION_REPLY_MAGIC.to_be_bytes());
+        let at = |at| be32(rest, at).unwrap();
+        let end = 20 + at(16) as usize;
+        all.push((at(8), at(12), rest[20..end].to_vec()));
+        rest = &rest[end..];
+    }
+    all
+}
+
+fn asking(code: u32, name: &[u8], kinds: &[u16]) -> Vec<u8> {
+    let kinds: Vec<u8> =
+        [kinds.len() as u16].iter().chain(kinds).flat_map(|number| number.to_be_bytes()).collect();
+    option(code, &[named(name), kinds].concat())
+}
+
+#[test]
+fn go_and_info_tell_size_flags_and_block_sizes_and_what_else_is_asked_for() {
+    let export = &exports()[0];
+    let sizes = [1_u32, 4096, 32 << 20].map(u32::to_be_bytes).concat();
+    let block_sizes = [&info::BLOCK_SIZE.to_be_bytes()[..], &sizes].concat();
+    for (code, structured) in
+        [(option::INFO, false), (option::INFO, true), (option::GO, false), (option::GO, true)]
+    {
+        let told = |kinds: &[u16]| {
+            let asked = asking(code, b"disk", kinds);
+            let before = option(option::STRUCTURED_REPLY, &[]);
+            let options = if structured { vec![before, asked] } else { vec![asked] };
+            replies(&options).into_iter().filter(|reply| reply.0 == code).collect::<Vec<_>>()
+        };
+        let mut first = info::EXPORT.to_be_bytes().to_vec();
+        first.extend(export.size.to_be_bytes());
+        first.extend(export.flags(structured).to_be_bytes());
+        let said = |body: Vec<u8>| (code, rep::INFO, body);
+        let text =
+            |kind: u16, text: &str| said([&kind.to_be_bytes()[..], text.as_bytes()].concat());
+        let (name, about) = (text(info::NAME, "disk"), text(info::DESCRIPTION, "about disk"));
+        let always = [said(first), said(block_sizes.clone())];
+        let end = (code, rep::ACK, Vec::new());
+        let with = |more: &[&(u32, u32, Vec<u8>)]| {
+            always.iter().chain(more.iter().copied()).chain([&end]).cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(told(&[]), with(&[]));
+        assert_eq!(told(&[info::DESCRIPTION, info::NAME]), with(&[&name, &about]));
+        assert_eq!(told(&[info::NAME]), with(&[&name]));
+    }
+    let end = talk(3, &[asking(option::INFO, b"disk", &[])]).0;
+    assert!(matches!(end, Ok(Progress::NeedMore(_))), "it only asked");
+}
+
+#[test]
+fn a_name_that_was_not_given_is_told_and_an_empty_text_is_not() {
+    let mut exports = exports();
+    exports[1].description.clear();
+    let mut input = 3_u32.to_be_bytes().to_vec();
+    input.extend(asking(option::INFO, b"other", &[info::DESCRIPTION]));
+    let mut output = Vec::new();
+    Handshake::new(Tls::Off).advance(&exports, &input, &mut output).unwrap();
+    // Of the export, of its block sizes, and the end.
+    assert_eq!(output.len(), 20 + 12 + 20 + 14 + 20);
+    let first = replies(&[asking(option::INFO, b"", &[info::NAME])]);
+    assert_eq!(first[2].2, [&[0, 1][..], b"disk"].concat());
+}
+
+#[test]
+fn an_export_by_name_is_told_with_the_flags_that_were_negotiated() {
+    let name = option(option::EXPORT_NAME, b"disk");
+    let export = &exports()[0];
+    for structured in [false, true] {
+        let before = if structured { option(option::STRUCTURED_REPLY, &[]) } else { Vec::new() };
+        let output = talk(3, &[before, name.clone()]).2;
+        let told = &output[output.len() - 10..];
+        assert_eq!(told[..8], export.size.to_be_bytes());
+        assert_eq!(told[8..], export.flags(structured).to_be_bytes());
+    }
+}
+
+#[test]
+fn a_list_has_the_names_and_descriptions() {
+    let list = replies(&[option(option::LIST, &[])]);
+    let body = |name: &str| [&named(name.as_bytes())[..], b"about ", name.as_bytes()].concat();
+    let server = |name| (option::LIST, rep::SERVER, body(name));
+    assert_eq!(list, [server("disk"), server("other"), (option::LIST, rep::ACK, Vec::new())]);
+}
+
+#[test]
+fn contexts_are_listed_to_anyone_and_selected_by_their_whole_names() {
+    let structured = option(option::STRUCTURED_REPLY, &[]);
+    let asked = |code, name: &[u8], queries: &[&[u8]]| {
+        let mut asked = set_meta(name, queries);
+        asked[8..12].copy_from_slice(&u32::to_be_bytes(code));
+        asked
+    };
+    let context = |id: u32| [&id.to_be_bytes()[..], b"base:allocation"].concat();
+    let list = |queries: &[&[u8]]| {
+        let all = replies(&[asked(option::LIST_META_CONTEXT, b"disk", queries)]);
+        all.into_iter().map(|reply| (reply.1, reply.2)).collect::<Vec<_>>()
+    };
+    let (one, end) = ((rep::META_CONTEXT, context(0)), (rep::ACK, Vec::new()));
+    let all: [&[&[u8]]; 3] = [&[], &[b"base:"], &[b"x", b"base:allocation"]];
+    for queries in all {
+        assert_eq!(list(queries), [one.clone(), end.clone()], "{queries:x?}");
+    }
+    assert_eq!(list(&[b"qemu:"]), [end]);
+    let set = |queries: &[&[u8]]| {
+        let options = [structured.clone(), asked(option::SET_META_CONTEXT, b"disk", queries)];
+        let all = replies(&options);
+        let all = all.into_iter().filter(|reply| reply.0 == option::SET_META_CONTEXT);
+        all.map(|reply| (reply.1, reply.2)).collect::<Vec<_>>()
+    };
+    let selected = (rep::META_CONTEXT, context(wire::BASE_ALLOCATION_ID));
+    assert_eq!(set(&[b"base:allocation"]), [selected, (rep::ACK, Vec::new())]);
+    let none: [&[&[u8]]; 2] = [&[], &[b"base:"]];
+    for queries in none {
+        assert_eq!(set(queries), [(rep::ACK, Vec::new())], "{queries:x?}");
+    }
+    for code in [option::LIST_META_CONTEXT, option::SET_META_CONTEXT] {
+        let unknown = replies(&[structured.clone(), asked(code, b"nonesuch", &[])]);
+        assert_eq!(unknown[1].1, rep::ERR_UNKNOWN);
+    }
+}
+
+#[test]
+fn a_context_is_selected_by_set_alone_and_not_by_one_that_failed() {
+    let structured = option(option::STRUCTURED_REPLY, &[]);
+    let set = set_meta(b"disk", &[b"base:allocation"]);
+    let mut list = set.clone();
+    list[8..12].copy_from_slice(&option::LIST_META_CONTEXT.to_be_bytes());
+    let selected = |options: &[&Vec<u8>]| {
+        let options = [&structured].into_iter().chain(options.iter().copied()).cloned();
+        session(3, &options.chain([go(b"disk")]).collect::<Vec<_>>()).base_allocation
+    };
+    assert!(!selected(&[&list]));
+    assert!(selected(&[&set]) && selected(&[&set, &list]));
+    for failed in [option(option::SET_META_CONTEXT, &[1]), set_meta(b"nonesuch", &[])] {
+        assert!(!selected(&[&set, &failed]));
+    }
+    let mut behind = set;
+    behind[15] += 1;
+    behind.push(0);
+    assert!(!selected(&[&behind]), "a byte too many");
+}
+
+#[test]
+fn options_may_be_as_long_and_as_many_as_the_limits_say() {
+    let long = |length: u32| option(option::INFO, &vec![0; length as usize]);
+    assert_eq!(talk(3, &[long(OPTION_LEN_MAX)]).1, [rep::ERR_INVALID]);
+    assert_eq!(talk(3, &[long(OPTION_LEN_MAX + 1)]).1, [rep::ERR_TOO_BIG]);
+    assert_eq!(talk(3, &[long(OPTION_SKIP_MAX)]).1, [rep::ERR_TOO_BIG]);
+    assert!(talk(3, &[long(OPTION_SKIP_MAX + 1)]).0.is_err());
+    let name = option(option::EXPORT_NAME, &vec![b'x'; OPTION_LEN_MAX as usize + 1]);
+    assert!(
+        matches!(talk(3, &[name]).0, Err(PeerError::OptionTooLong { limit, .. }) if limit == OPTION_LEN_MAX)
+    );
+    let mut most = vec![option(option::LIST, &[]); OPTION_COUNT_MAX as usize];
+    assert!(talk(3, &most).0.is_ok());
+    most.pop();
+    most.push(long(OPTION_LEN_MAX + 1));
+    assert!(talk(3, &most).0.is_ok(), "those that are skipped count like any other");
+    most.push(long(OPTION_LEN_MAX + 1));
+    assert!(matches!(talk(3, &most).0, Err(PeerError::TooManyOptions { .. })));
+}
+
+#[test]
+fn without_exports_there_is_no_first_one_and_long_names_are_cut_between_characters() {
+    let input = [&3_u32.to_be_bytes()[..], &go(b"")].concat();
+    let mut output = Vec::new();
+    let end = Handshake::new(Tls::Off).advance(&[], &input, &mut output);
+    assert!(matches!(end, Ok(Progress::NeedMore(_))));
+    assert_eq!(be32(&output, 12), Some(rep::ERR_UNKNOWN));
+    for shift in 0..3 {
+        let name = ["x".repeat(shift), "\u{20ac}".repeat(1365)].concat();
+        let said = replies(&[go(&name.as_bytes()[..name.len().min(4095) / 3 * 3 + shift])]);
+        assert!(said[0].2.len() <= wire::STRING_LEN_MAX);
+        assert!(std::str::from_utf8(&said[0].2).is_ok());
+    }
+}

@@ -259,3 +259,21 @@ fn the_pull_cost_of_long_items_is_by_their_length_and_needs_enough_of_both_kinds
     assert_eq!(note(COMPARED_ITEMS - 1, 900_000), 100, "too few");
     assert_eq!(note(1_000, 340_000), 100, "20 us are a 16th");
 }
+
+/// What rested for long under the scope before says nothing of the one that follows.
+#[test]
+fn all_others_are_tried_again_soon_after_a_move() {
+    let mut auto = auto();
+    let first = auto.settled;
+    for candidate in &mut auto.candidates {
+        (candidate.rest, candidate.next_rest) = (200, REST_MAX);
+    }
+    auto.candidates[first + 1].rest = 1;
+    while auto.settled == first {
+        drive(&mut auto, 1, |scope, _| 20_000 - 1_000 * scope.index() as u64);
+    }
+    for (of, candidate) in auto.candidates.iter().enumerate() {
+        let rest = if of == first { 2 * REST_MIN } else { REST_MIN };
+        assert_eq!((candidate.rest, candidate.next_rest), (rest, 2 * REST_MIN), "{of}");
+    }
+}

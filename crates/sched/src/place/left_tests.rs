@@ -244,3 +244,42 @@ fn another_node_is_as_far_where_each_node_is_one_cache() {
         assert_eq!(woken, None, "{grid}: 0 to 3 have 30 us each");
     }
 }
+
+/// Before anything is known, both kinds of wake-ups take as long.
+#[test]
+fn an_issuers_cpu_is_not_preferred_where_wake_ups_take_as_long_elsewhere() {
+    let of = |delay_ns| {
+        move |facts: &mut Given| {
+            (facts.occupied, facts.item_ns) = (cpus("0"), 10_000);
+            (facts.delay_ns, facts.occupied_delay_ns) = (delay_ns, 0);
+        }
+    };
+    assert_eq!(wake("0-3", loose(Scope::Cache), of(0)), Some(2));
+    assert_eq!(wake("0-3", loose(Scope::Cache), of(5_000)), Some(2));
+}
+
+/// As `nothing_is_left_to_who_has_work_of_a_wider_queue`, where that is for others.
+#[test]
+fn what_waits_for_others_in_a_wider_queue_keeps_nobody_from_its_own() {
+    let layout = layout("1x1x8x1");
+    let mut facts = Given::new(&layout, &[loose(Scope::Cpu), loose(Scope::Cache)]);
+    (facts.item_ns, facts.delay_ns, facts.idle) = (10_000, 10_000, cpus("3-7"));
+    facts.put(&layout, 0, 0, 1, facts.now_ns);
+    facts.put(&layout, 1, 0, 1, facts.now_ns);
+    let woken = |facts: &Given| submit(&layout, facts, cpu_id(0), PoolId(0)).wake.map(CpuId::index);
+    facts.masks = vec![None, Some(cpus("1-7"))];
+    assert_eq!(woken(&facts), None, "0 is awake, and may not take the other item");
+    facts.masks = vec![None, Some(cpus("0-7"))];
+    assert_eq!(woken(&facts), Some(3), "0 may have something else to do");
+}
+
+/// A worker that has pulled an item wakes the next one near itself, where that is for the item.
+#[test]
+fn beyond_the_pod_the_nearest_to_the_waker_is_woken() {
+    let layout = layout(GRID);
+    let mut facts = Given::new(&layout, &[loose(Scope::Cache)]);
+    facts.idle = cpus("4,12");
+    let queue = facts.put(&layout, 0, 0, 1, facts.now_ns);
+    assert_eq!(start(&layout, &facts, queue, cpu_id(0)), Some(cpu_id(4)));
+    assert_eq!(start(&layout, &facts, queue, cpu_id(8)), Some(cpu_id(12)));
+}

@@ -328,3 +328,17 @@ fn others_have_too_many_where_their_items_take_as_long_as_a_fetch_and_each_has_o
     assert!(!taken(fetch_ns, 2, None), "two of four have nothing to do");
     assert!(taken(fetch_ns, 2, Some(cpus("0,4-5"))), "the other two may not");
 }
+
+/// As `who_has_slept_of_late_takes_what_others_have_too_many_of_at_once`.
+#[test]
+fn an_issuer_that_waits_briefly_gets_no_long_item_because_others_have_too_many() {
+    let layout = layout(GRID);
+    let mut facts = Given::new(&layout, &[loose(Scope::Cache)]);
+    (facts.waits, facts.issuer_wait) = (cpus("0"), crate::IssuerWait::from_ns(10_000));
+    facts.item_ns = 20_000;
+    facts.put(&layout, 0, 4, 4, facts.now_ns);
+    let rested = Idle::Rested(facts.now_ns);
+    assert_eq!(next(&layout, &facts, 0, rested), Ok((4, Reach::Node)), "it is over by then");
+    facts.item_ns = 100_000;
+    assert_eq!(next(&layout, &facts, 0, rested), Err(facts.now_ns + 6_250));
+}
