@@ -29,8 +29,8 @@ pub(crate) struct NewVolumeArgs {
     #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     iter_time: u32,
 
-    /// Most memory that trying a passphrase takes, in KiB [default: 1 GiB, or half of the
-    /// machine's]
+    /// Most memory that trying a passphrase takes, in KiB [default: 1 GiB, or half of what the
+    /// machine has and the cgroup allows]
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(32..=4 << 20))]
     pbkdf_memory: Option<u32>,
 

@@ -6,6 +6,7 @@ mod support;
 
 use std::fs;
 use std::io::Write;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -66,6 +67,27 @@ fn a_request_for_which_there_is_no_memory_fails_alone() {
     assert_eq!(client.read(0, LONGEST).map(|data| data.len()), Ok(LONGEST as usize));
     assert_eq!(other.write(0, 0, &noise(2, LONGEST as usize)), OK);
     server.stop();
+}
+
+/// The library says the same of headers that it has no descriptors for as of damaged ones.
+#[test]
+fn a_header_is_not_called_damaged_for_want_of_descriptors() {
+    let scratch = Scratch::new();
+    scratch.serve(&["disk.img", "--size", "1M"]).stop();
+    let command = scratch.command(&["disk.img", "--socket", "socket"]);
+    let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+    let mut told = false;
+    for files in 5..20 {
+        let mut limited = Command::new("sh");
+        limited.args(["-c", &format!("ulimit -n {files}; exec \"$@\"")]);
+        limited.arg("sh").arg(command.get_program()).args(&args);
+        let output = limited.current_dir(scratch.path("")).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code().is_some_and(|code| code != 0 && code != 101), "{stderr}");
+        assert!(!stderr.contains("not a LUKS container"), "{files}: {stderr}");
+        told |= stderr.contains("cannot read the header of disk.img: Too many open files");
+    }
+    assert!(told, "or this shows nothing");
 }
 
 #[test]

@@ -50,8 +50,9 @@ pub enum LuksError {
     },
     /// It is no container, or both copies of its header are damaged.
     #[error(
-        "{} is not a LUKS container, or both copies of its header are damaged: restore the header \
-         from a backup (cryptsetup luksHeaderRestore), or give the path of a new file and --size",
+        "{} is not a LUKS container, or both copies of its header are damaged, or its header is in \
+         another file, which homing does not support: if it was one, restore its header from a backup \
+         (cryptsetup luksHeaderRestore); for a new one, give the path of a new file and --size",
         path.display()
     )]
     NotLuks {
@@ -86,6 +87,17 @@ pub enum LuksError {
         /// The file.
         path: PathBuf,
     },
+    /// The key derivation of a new container would need more memory than there is.
+    #[error(
+        "no key can be derived with {needed_kib} KiB of memory where {available_kib} KiB may be used: \
+         give less"
+    )]
+    DerivationMemory {
+        /// As asked for.
+        needed_kib: u32,
+        /// What the machine has, or the cgroup allows.
+        available_kib: u64,
+    },
     /// The key derivation needs more memory than there is.
     #[error(
         "not enough memory to derive the key of {}: the container asks for {needed_kib} KiB; free \
@@ -95,7 +107,7 @@ pub enum LuksError {
     Memory {
         /// The file.
         path: PathBuf,
-        /// The largest cost of its key slots.
+        /// What its cheapest key slot takes, or its dearest if the system had none left.
         needed_kib: u64,
     },
     /// A size that a volume cannot have.

@@ -19,11 +19,14 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use super::error::LuksError;
+use super::header::available_kib;
 use super::library::{self, Failed};
 use crate::xts::SectorSize;
 
 /// Where `libcryptsetup` puts the data by default.
 const DATA_OFFSET: u64 = 16 << 20;
+/// The least memory that argon2 takes here, in KiB.
+const MEMORY_MIN_KIB: u64 = 32;
 /// Bytes of an AES-256-XTS key.
 const KEY_LEN: usize = 64;
 
@@ -31,7 +34,7 @@ const KEY_LEN: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kdf {
     /// Measured on this machine so that one try takes `time_ms`, with at most `memory_kib` of
-    /// memory (`None`: the library's 1 GiB, or half of the machine's).
+    /// memory (`None`: the library's 1 GiB, or half of what this process may use).
     Measured {
         /// Milliseconds for a try.
         time_ms: u32,
@@ -74,9 +77,19 @@ impl FormatOptions {
     /// Whether such a volume can be made. To be asked before anybody is asked for a passphrase.
     ///
     /// # Errors
-    /// [`LuksError::Size`].
+    /// [`LuksError::Size`], [`LuksError::DerivationMemory`].
     pub fn check(&self) -> Result<(), LuksError> {
-        self.file_length().map(|_| ())
+        self.file_length()?;
+        let needed_kib = match self.kdf {
+            Kdf::Measured { memory_kib, .. } => memory_kib.unwrap_or(0),
+            Kdf::Fixed { memory_kib, .. } => memory_kib,
+        };
+        match available_kib() {
+            Some(available_kib) if u64::from(needed_kib) > available_kib => {
+                Err(LuksError::DerivationMemory { needed_kib, available_kib })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn file_length(&self) -> Result<u64, LuksError> {
@@ -94,6 +107,7 @@ impl FormatOptions {
 /// # Errors
 /// [`LuksError`]; then nothing is left behind.
 pub fn format(path: &Path, options: &FormatOptions, passphrase: &[u8]) -> Result<(), LuksError> {
+    options.check()?;
     let length = options.file_length()?;
     if path.symlink_metadata().is_ok() {
         return Err(LuksError::Exists { path: path.to_owned() });
@@ -167,7 +181,10 @@ fn pbkdf(kdf: Kdf) -> CryptPbkdfType {
     };
     match kdf {
         Kdf::Measured { time_ms, memory_kib } => {
-            let max_memory_kb = memory_kib.unwrap_or(base.max_memory_kb);
+            // The library knows of the machine's memory, but not of what the cgroup may use.
+            let half = available_kib().map_or(u64::MAX, |kib| kib / 2);
+            let usual = u64::from(base.max_memory_kb).min(half).max(MEMORY_MIN_KIB) as u32;
+            let max_memory_kb = memory_kib.unwrap_or(usual);
             CryptPbkdfType { time_ms, max_memory_kb, ..base }
         }
         Kdf::Fixed { memory_kib, iterations } => CryptPbkdfType {

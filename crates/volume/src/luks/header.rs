@@ -5,15 +5,18 @@
 //! every such case is refused here, before a key is used.
 
 use std::fs;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use homing_topology::Memory;
 use libcryptsetup_rs::consts::vals::EncryptionFormat;
 use libcryptsetup_rs::{CryptDevice, CryptInit, LibcryptErr};
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use serde::Deserialize;
+use serde_json::json;
 use zeroize::Zeroizing;
 
 use super::error::LuksError;
@@ -115,13 +118,21 @@ pub(super) fn unlock(
 ) -> Result<(Header, Zeroizing<Vec<u8>>), LuksError> {
     let copy = copy_header(path, file, length)?;
     let header = check(path, length, library::with(|| describe(&mut load(&copy)?)))?;
-    let mut memory_kib = 0;
+    let derivations = match library::with(|| describe(&mut load(&copy)?)) {
+        Ok(Described::Luks2(metadata)) => derivations_kib(&metadata),
+        _ => Vec::new(),
+    };
+    let needed = |needed_kib: Option<&u64>| LuksError::Memory {
+        path: path.to_owned(),
+        needed_kib: needed_kib.copied().unwrap_or(0),
+    };
+    // The kernel does not refuse memory beyond a cgroup's limit: it kills the program.
+    let least = derivations.iter().min();
+    if least.zip(available_kib()).is_some_and(|(least, available)| *least > available) {
+        return Err(needed(least));
+    }
     let key = library::with(|| {
         let mut device = load(&copy)?;
-        memory_kib = match describe(&mut device)? {
-            Described::Luks2(metadata) => derivation_memory_kib(&metadata),
-            Described::Luks1 { .. } => 0,
-        };
         let mut key = Zeroizing::new(vec![0; 64]);
         let (_, length) = device.volume_key_handle().get(None, &mut key, Some(passphrase))?;
         key.truncate(length);
@@ -132,9 +143,7 @@ pub(super) fn unlock(
         Err(Failed { errno: Some(Errno::PERM | Errno::NOENT), .. }) => {
             Err(LuksError::WrongPassphrase { path: path.to_owned() })
         }
-        Err(Failed { errno: Some(Errno::NOMEM), .. }) => {
-            Err(LuksError::Memory { path: path.to_owned(), needed_kib: memory_kib })
-        }
+        Err(Failed { errno: Some(Errno::NOMEM), .. }) => Err(needed(derivations.iter().max())),
         Err(Failed { message, .. }) => {
             Err(LuksError::Library { action: "unlock", path: path.to_owned(), message })
         }
@@ -246,13 +255,21 @@ fn check(path: &Path, length: u64, loaded: Result<Described, Failed>) -> Result<
         Err(Failed { errno: Some(Errno::INVAL), message }) if message.contains("too small") => {
             Err(LuksError::Truncated { path: path_buf(), length, needed: HEADER_COPY_LEN })
         }
-        Err(Failed { errno: Some(Errno::INVAL | Errno::IO), .. }) => {
-            Err(LuksError::NotLuks { path: path_buf() })
-        }
+        Err(Failed { errno: Some(Errno::INVAL | Errno::IO), .. }) => match files_can_be_opened() {
+            Ok(()) => Err(LuksError::NotLuks { path: path_buf() }),
+            Err(error) => Err(LuksError::io("read the header of", path, error)),
+        },
         Err(Failed { message, .. }) => {
             Err(LuksError::Library { action: "read the header of", path: path_buf(), message })
         }
     }
+}
+
+/// The library says the same of a header that it cannot read for want of file descriptors as of one
+/// that is damaged: it opens several.
+fn files_can_be_opened() -> io::Result<()> {
+    let opened = [(); 8].map(|()| fs::File::open("/dev/null"));
+    opened.into_iter().try_for_each(|file| file.map(drop))
 }
 
 pub(super) fn check_luks2(path: &Path, metadata: serde_json::Value) -> Result<Header, LuksError> {
@@ -264,10 +281,14 @@ pub(super) fn check_luks2(path: &Path, metadata: serde_json::Value) -> Result<He
     };
     // An object with a list "mandatory", or absent. Whatever it is, if we do not know it, we must
     // not touch the data.
-    let requirements = metadata.config.requirements.get("mandatory");
-    let requirements = requirements.and_then(serde_json::Value::as_array);
-    if let Some(required) = requirements.filter(|list| !list.is_empty()) {
-        let names: Vec<_> = required.iter().map(ToString::to_string).collect();
+    let requirements = match &metadata.config.requirements {
+        serde_json::Value::Null => None,
+        serde_json::Value::Object(map) => map.get("mandatory"),
+        other => Some(other),
+    };
+    if let Some(required) = requirements.filter(|required| **required != json!([])) {
+        let list = required.as_array().map_or(std::slice::from_ref(required), Vec::as_slice);
+        let names: Vec<_> = list.iter().map(ToString::to_string).collect();
         return refuse(format!(
             "it requires {} (an interrupted re-encryption? cryptsetup reencrypt finishes it)",
             names.join(", ")
@@ -366,9 +387,14 @@ fn check_key_len(path: &Path, key_len: usize) -> Result<(), LuksError> {
     Err(LuksError::unsupported(path, problem))
 }
 
-/// The most memory that any key slot's argon2 asks for.
-fn derivation_memory_kib(metadata: &serde_json::Value) -> u64 {
+/// How much memory, in KiB, trying each of the key slots takes that say so.
+fn derivations_kib(metadata: &serde_json::Value) -> Vec<u64> {
     let slots = metadata.get("keyslots").and_then(serde_json::Value::as_object);
     let memory = |slot: &serde_json::Value| slot.get("kdf")?.get("memory")?.as_u64();
-    slots.into_iter().flat_map(|slots| slots.values()).filter_map(memory).max().unwrap_or(0)
+    slots.into_iter().flat_map(|slots| slots.values()).filter_map(memory).collect()
+}
+
+/// The most memory that this process can have, if that is known.
+pub(super) fn available_kib() -> Option<u64> {
+    Memory::read(Path::new("/")).ok()?.available().map(|bytes| bytes / 1024)
 }

@@ -141,12 +141,26 @@ fn metadata() -> Value {
     })
 }
 
+#[test]
+fn no_key_is_derived_with_more_memory_than_there_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    let kdf = Kdf::Fixed { memory_kib: u32::MAX, iterations: 4 };
+    let options = FormatOptions { kdf, ..FormatOptions::new(1 << 20) };
+    let said = options.check().unwrap_err().to_string();
+    assert!(said.contains("4294967295 KiB"), "{said}");
+    assert!(format(&path, &options, b"secret").is_err() && !path.exists());
+}
+
 /// Such a volume would read as noise, or be written over something that is needed.
 #[test]
 fn metadata_of_what_we_cannot_do_are_refused_by_name() {
     header::check_luks2(Path::new("disk.img"), metadata()).unwrap();
     for (place, value, expected) in [
         ("/config/requirements/mandatory", json!(["online-reencrypt-v2"]), "re-encryption"),
+        ("/config/requirements/mandatory", json!("unknown"), "unknown"),
+        ("/config/requirements/mandatory", json!({ "unknown": 1 }), "unknown"),
+        ("/config/requirements", json!(["unknown"]), "unknown"),
         ("/segments/0/offset", json!((16_777_216 + 512).to_string()), "within a sector"),
         ("/segments/0/offset", json!((16_777_216 - 4096).to_string()), "detached header"),
         ("/segments/0/iv_tweak", json!("8"), "tweak 8"),
