@@ -3,13 +3,26 @@
 use std::io::{self, IsTerminal};
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+/// What `HOMING_LOG` asks for. What it does not name is logged as by default, and a part that is
+/// neither a level nor names one is a mistake: to the library it is the name of a target, for which
+/// everything is logged, and nothing for the rest.
+fn filter(wanted: &str) -> Result<EnvFilter, String> {
+    for part in wanted.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        if !part.contains(['=', '[']) && part.parse::<LevelFilter>().is_err() {
+            return Err(format!("{part:?} is no level"));
+        }
+    }
+    EnvFilter::try_new(format!("info,{wanted}")).map_err(|error| error.to_string())
+}
 
 /// Logs what `HOMING_LOG` asks for, or what is of interest to whoever runs a server.
 pub(crate) fn log_to_stderr() {
     let wanted = std::env::var_os("HOMING_LOG").map(|wanted| wanted.to_string_lossy().into_owned());
     let wanted = wanted.filter(|wanted| !wanted.is_empty());
-    let parsed = wanted.as_deref().map(EnvFilter::try_new).transpose();
-    let problem = parsed.as_ref().err().map(ToString::to_string);
+    let parsed = wanted.as_deref().map(filter).transpose();
+    let problem = parsed.as_ref().err().cloned();
     let filter = parsed.ok().flatten().unwrap_or_else(|| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -46,5 +59,26 @@ impl io::Write for Log {
 
     fn flush(&mut self) -> io::Result<()> {
         io::stderr().flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_for_all_but_what_is_named_and_a_mistake_is_told() {
+        let shown = |wanted| filter(wanted).map(|filter| filter.to_string());
+        for (wanted, most) in [("warn", "warn"), ("DEBUG", "debug"), ("off", "off"), ("3", "info")]
+        {
+            assert_eq!(shown(wanted).as_deref(), Ok(most));
+        }
+        let named = shown("homing_server=debug").unwrap();
+        assert!(named.contains("homing_server=debug") && named.contains("info"), "{named}");
+        let both = shown("homing_server=debug, error").unwrap();
+        assert!(both.contains("error") && !both.contains("info"), "{both}");
+        for mistaken in ["warning", "debg", "info,verbose", "a=b=c"] {
+            assert!(filter(mistaken).is_err(), "{mistaken} is taken");
+        }
     }
 }
