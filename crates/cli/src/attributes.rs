@@ -114,7 +114,7 @@ pub(crate) fn list(args: &LsArgs) -> anyhow::Result<()> {
 
 pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
     let mut client = args.control.connect()?;
-    let value = client.get(&args.path).map_err(|error| with_closest(error, &mut client))?;
+    let value = as_listed(&mut client, &args.path, |client, path| client.get(path))?;
     if args.json {
         return output::print_json(&json!({ "path": args.path, "value": value }));
     }
@@ -123,12 +123,31 @@ pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
 
 pub(crate) fn set(args: &SetArgs) -> anyhow::Result<()> {
     let mut client = args.control.connect()?;
-    let result = client.set(&args.path, &args.value);
-    result.map_err(|error| with_closest(error, &mut client))?;
+    as_listed(&mut client, &args.path, |client, path| client.set(path, &args.value))?;
     if args.json {
         return output::print_json(&json!({ "path": args.path, "value": args.value }));
     }
     Ok(())
+}
+
+/// Does something to an attribute, whose path may be as `homing ls` prints it: with what cannot be
+/// printed escaped.
+fn as_listed<T>(
+    client: &mut Client,
+    path: &str,
+    act: impl Fn(&mut Client, &str) -> Result<T, ClientError>,
+) -> anyhow::Result<T> {
+    let error = match act(client, path) {
+        Err(error @ ClientError::Attribute(AttributeError::NotFound { .. })) => error,
+        done => return Ok(done?),
+    };
+    let meant = client.list("").ok().and_then(|all| {
+        all.into_iter().map(|it| it.path).find(|it| it != path && printable_name(it) == path)
+    });
+    match meant {
+        Some(meant) => Ok(act(client, &meant)?),
+        None => Err(with_closest(error, client)),
+    }
 }
 
 /// The error, or one that names what may have been meant.
@@ -136,6 +155,7 @@ fn with_closest(error: ClientError, client: &mut Client) -> anyhow::Error {
     if let ClientError::Attribute(AttributeError::NotFound { path }) = &error
         && let Ok(Some(closest)) = client.closest(path)
     {
+        let closest = printable_name(&closest);
         return anyhow!("there is no attribute {path:?}: did you mean {closest}?");
     }
     error.into()

@@ -20,7 +20,9 @@ pub(crate) type Passphrase = Zeroizing<Vec<u8>>;
 pub(crate) fn from_file(path: &Path) -> anyhow::Result<Passphrase> {
     let limit = KEY_FILE_LEN_MAX + 1;
     // Room for as much as it may become: if it grew, it would leave copies behind.
-    let mut passphrase = Zeroizing::new(Vec::with_capacity(limit as usize));
+    let mut passphrase = Zeroizing::new(Vec::new());
+    let room = passphrase.try_reserve_exact(limit as usize);
+    room.with_context(|| format!("no memory for a key file, which may have {limit} bytes"))?;
     let file = if path == Path::new("-") {
         // Not through the buffer of `io::stdin`, which is not wiped.
         io::stdin().as_fd().try_clone_to_owned().map(fs::File::from)

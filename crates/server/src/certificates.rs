@@ -229,7 +229,9 @@ fn config(
                 .build();
             let verifier = verifier.map_err(|error| match error {
                 VerifierBuilderError::InvalidCrl(_) => {
-                    refused(&folder.join(REVOKED), error.to_string())
+                    let hint = "is it of version 2, with a number? (`crlnumber` and \
+                                `crl_extensions` in openssl's configuration)";
+                    refused(&folder.join(REVOKED), format!("{error}: {hint}"))
                 }
                 _ => refused(&path, error.to_string()),
             })?;
