@@ -9,12 +9,14 @@ use tracing_subscriber::filter::LevelFilter;
 /// neither a level nor names one is a mistake: to the library it is the name of a target, for which
 /// everything is logged, and nothing for the rest.
 fn filter(wanted: &str) -> Result<EnvFilter, String> {
+    let mut parts = vec!["info"];
     for part in wanted.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         if !part.contains(['=', '[']) && part.parse::<LevelFilter>().is_err() {
             return Err(format!("{part:?} is no level"));
         }
+        parts.push(part);
     }
-    EnvFilter::try_new(format!("info,{wanted}")).map_err(|error| error.to_string())
+    EnvFilter::try_new(parts.join(",")).map_err(|error| error.to_string())
 }
 
 /// Logs what `HOMING_LOG` asks for, or what is of interest to whoever runs a server.
