@@ -189,7 +189,10 @@ fn attributes_are_listed_read_and_set() {
 fn a_name_does_nothing_to_a_terminal() {
     let setup = setup();
     setup.tree.put("group/a\u{1b}[2J\nrw b\u{9b}/min", "0");
-    assert_eq!(setup.printed(&["ls", "group"]), "rw group/a\\u{1b}[2J\\nrw b\\u{9b}/min\n");
+    let shown = "group/a\\u{1b}[2J\\nrw b\\u{9b}/min";
+    assert_eq!(setup.printed(&["ls", "group"]), format!("rw {shown}\n"));
+    setup.printed(&["set", shown, "6"]);
+    assert_eq!(setup.printed(&["get", shown]), "6\n", "as it is listed");
     let expected = json!([{ "path": "group/a\u{1b}[2J\nrw b\u{9b}/min", "writable": true }]);
     assert_eq!(setup.json(&["ls", "group", "--json"]), expected);
 

@@ -336,7 +336,9 @@ fn what_is_wrong_with_a_folder_is_said_and_where() {
         assert!(matches!(fails("ca-crl.pem"), CertificateError::Empty { .. }));
     }
     put("ca-crl.pem", "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n");
-    assert!(matches!(fails("ca-crl.pem"), CertificateError::Clients { .. }));
+    let refused = fails("ca-crl.pem");
+    assert!(matches!(refused, CertificateError::Clients { .. }));
+    assert!(refused.to_string().contains("version 2"), "{refused}");
     std::fs::remove_file(folder.join("ca-crl.pem")).unwrap();
     put("ca-cert.pem", "");
     assert!(matches!(fails("ca-cert.pem"), CertificateError::Empty { .. }));
