@@ -114,7 +114,7 @@ pub(crate) fn list(args: &LsArgs) -> anyhow::Result<()> {
 
 pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
     let mut client = args.control.connect()?;
-    let value = as_listed(&mut client, &args.path, |client, path| client.get(path))?;
+    let value = as_listed(&mut client, &args.path, Client::get)?;
     if args.json {
         return output::print_json(&json!({ "path": args.path, "value": value }));
     }

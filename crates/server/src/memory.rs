@@ -12,8 +12,9 @@
 //! Of several exports each gets no more than it leaves free: half of the memory if it is the only
 //! one with requests, a third if two have all they may, or a fourth if the other one had its half
 //! before. So disks that hang do not keep the memory from the others' clients, whose requests do
-//! not wait behind those of an export that has its part. (Packet switches share their buffers in this way: Choudhury and Hahne,
-//! "Dynamic queue length thresholds for shared-memory packet switches", 1998.)
+//! not wait behind those of an export that has its part. (Packet switches share their buffers in
+//! this way: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
+//! switches", 1998.)
 //!
 //! There are two accounts: one for requests, and one for what is taken in ahead of them
 //! ([`Account`]). No thread that has a lease on the first waits for another one on it, and no
