@@ -122,14 +122,20 @@ pub(super) fn unlock(
         Ok(Described::Luks2(metadata)) => derivations_kib(&metadata),
         _ => Vec::new(),
     };
-    let needed = |needed_kib: Option<&u64>| LuksError::Memory {
-        path: path.to_owned(),
-        needed_kib: needed_kib.copied().unwrap_or(0),
-    };
+    let bound = |needed: Option<&u64>| needed.copied().unwrap_or(0);
+    let (least, most) = (bound(derivations.iter().min()), bound(derivations.iter().max()));
+    let needed = |needed_kib| LuksError::Memory { path: path.to_owned(), needed_kib };
     // The kernel does not refuse memory beyond a cgroup's limit: it kills the program.
-    let least = derivations.iter().min();
-    if least.zip(available_kib()).is_some_and(|(least, available)| *least > available) {
-        return Err(needed(least));
+    if let Some(available_kib) = available_kib().filter(|available| most > *available) {
+        if least > available_kib && !has_swap() {
+            return Err(needed(least));
+        }
+        tracing::warn!(
+            container = %path.display(),
+            needed_kib = most,
+            available_kib,
+            "trying a passphrase takes more memory than there is: the kernel may end this program"
+        );
     }
     let key = library::with(|| {
         let mut device = load(&copy)?;
@@ -143,7 +149,7 @@ pub(super) fn unlock(
         Err(Failed { errno: Some(Errno::PERM | Errno::NOENT), .. }) => {
             Err(LuksError::WrongPassphrase { path: path.to_owned() })
         }
-        Err(Failed { errno: Some(Errno::NOMEM), .. }) => Err(needed(derivations.iter().max())),
+        Err(Failed { errno: Some(Errno::NOMEM), .. }) => Err(needed(most)),
         Err(Failed { message, .. }) => {
             Err(LuksError::Library { action: "unlock", path: path.to_owned(), message })
         }
@@ -269,7 +275,10 @@ fn check(path: &Path, length: u64, loaded: Result<Described, Failed>) -> Result<
 /// that is damaged: it opens several.
 fn files_can_be_opened() -> io::Result<()> {
     let opened = [(); 8].map(|()| fs::File::open("/dev/null"));
-    opened.into_iter().try_for_each(|file| file.map(drop))
+    let no_room = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
+    let mut errors = opened.into_iter().filter_map(Result::err);
+    let error = errors.find(|it| it.raw_os_error().is_some_and(|errno| no_room.contains(&errno)));
+    error.map_or(Ok(()), Err)
 }
 
 pub(super) fn check_luks2(path: &Path, metadata: serde_json::Value) -> Result<Header, LuksError> {
@@ -387,11 +396,18 @@ fn check_key_len(path: &Path, key_len: usize) -> Result<(), LuksError> {
     Err(LuksError::unsupported(path, problem))
 }
 
-/// How much memory, in KiB, trying each of the key slots takes that say so.
+/// How much memory, in KiB, trying each of the key slots takes; 0 where none says so.
 fn derivations_kib(metadata: &serde_json::Value) -> Vec<u64> {
     let slots = metadata.get("keyslots").and_then(serde_json::Value::as_object);
     let memory = |slot: &serde_json::Value| slot.get("kdf")?.get("memory")?.as_u64();
-    slots.into_iter().flat_map(|slots| slots.values()).filter_map(memory).collect()
+    let slots = slots.into_iter().flat_map(|slots| slots.values());
+    slots.map(|slot| memory(slot).unwrap_or(0)).collect()
+}
+
+fn has_swap() -> bool {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("SwapTotal:"));
+    total.is_some_and(|total| total.trim() != "0 kB")
 }
 
 /// The most memory that this process can have, if that is known.
