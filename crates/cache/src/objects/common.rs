@@ -60,7 +60,10 @@ impl<K, V, S> Common<K, V, S> {
     pub(super) fn terms(&self, key: &K, value: &V) -> Terms {
         let weight = self.weigher.as_ref().map_or(1, |weigher| weigher(key, value));
         let own = self.lives.as_ref().and_then(|lives| lives(key, value));
-        let lives = own.into_iter().chain(self.lifetimes.live).min();
+        let lives = match (own, self.lifetimes.live) {
+            (Some(own), Some(all)) => Some(own.min(all)),
+            (own, all) => own.or(all),
+        };
         Terms { weight, lives }
     }
 
