@@ -99,8 +99,8 @@ pub(crate) struct ServeArgs {
     /// Memory for the requests of all clients together, beyond 640 KiB for each busy client. A
     /// fourth of it is for data that is received ahead of its turn. A client that stops within a
     /// request occupies the memory of the whole request, and is cut off if it keeps others waiting
-    /// and does not go on. Of several exports each gets no more than it leaves free, so that disks
-    /// that hang do not stop the others
+    /// and does not go on. Of several exports each gets no more than it leaves free, except for a
+    /// single client, so that some disks that hang do not stop the others
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     request_memory: ByteSize,
 

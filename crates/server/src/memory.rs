@@ -14,7 +14,10 @@
 //! before. So disks that hang do not keep the memory from the others' clients, whose requests do
 //! not wait behind those of an export that has its part. (Packet switches share their buffers in
 //! this way: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
-//! switches", 1998.)
+//! switches", 1998.) The first request of an export may have more than that, and so may a client
+//! that alone has memory of its export: with the longest requests, a few exports that hang may have
+//! all. A first request for which there is not enough lets others go before it half of the time:
+//! what it waits for may never come.
 //!
 //! There are two accounts: one for requests, and one for what is taken in ahead of them
 //! ([`Account`]). No thread that has a lease on the first waits for another one on it, and no
@@ -40,8 +43,14 @@ const LOOK: Duration = Duration::from_millis(500);
 /// client may keep memory without going on.
 const BYTES_A_US: u64 = 1;
 
+/// For so long at a time, a request for which not enough is left keeps others from taking what is
+/// given back; for as long after that it does not, if there are several exports. Chosen: a disk
+/// gives back what the longest request needs in the meantime.
+const BARS: Duration = Duration::from_secs(4);
+
 #[derive(Debug)]
 pub(crate) struct Memory {
+    made: Instant,
     total: usize,
     used: AtomicUsize,
     /// What each export has of it.
@@ -86,6 +95,7 @@ impl Memory {
         let exports = exports.max(1);
         let turns = Turns { by_export: (0..exports).map(|_| BTreeMap::new()).collect(), came: 0 };
         Self {
+            made: Instant::now(),
             total,
             used: AtomicUsize::new(0),
             by_export: (0..exports).map(|_| AtomicUsize::new(0)).collect(),
@@ -123,8 +133,17 @@ impl Memory {
 
     /// Whose turn it is; `own` says what the client that asks has, of the export that it asks for.
     fn next(&self, turns: &Turns, own: impl Fn(usize) -> usize) -> Option<Turn> {
-        let used = |export: usize| self.by_export[export].load(SeqCst);
-        turns.next(|export, bytes| fits(used(export), bytes, own(export), self.share(bytes)))
+        let (used, bars) = (self.used.load(SeqCst), self.bars());
+        turns.next(|export, bytes| {
+            let (own, of_export) = (own(export), self.by_export[export].load(SeqCst));
+            fits(of_export, bytes, own, self.share(bytes))
+                && (bars || fits(used, bytes, own, self.total))
+        })
+    }
+
+    fn bars(&self) -> bool {
+        let periods = self.made.elapsed().as_millis() / BARS.as_millis();
+        self.by_export.len() == 1 || periods.is_multiple_of(2)
     }
 
     /// How much an export may have with `bytes` more: as much as would still be free.
@@ -389,6 +408,22 @@ mod tests {
             works
         });
         assert!(works);
+    }
+
+    /// As if the disks of two exports hung: the third waits for ever for what it needs.
+    #[test]
+    fn who_waits_in_vain_lets_others_go_first_now_and_then() {
+        let mut memory = Memory::new(1200, 5);
+        assert!(memory.try_take(0, 400) && memory.try_take(1, 400));
+        memory.made -= BARS;
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| memory.take(2, 600, || 0, |_| ()));
+            until_waiting(&memory, 2, 1);
+            memory.take(3, 10, || 0, |_| ());
+            memory.take(4, 10, || 0, |_| ());
+            memory.give_back(0, 400);
+            waits.join().unwrap();
+        });
     }
 
     fn until_waiting(memory: &Memory, export: usize, count: usize) {

@@ -71,8 +71,9 @@ pub struct ServerOptions {
     /// What the requests of all clients may take together, in bytes, beyond
     /// [`CONNECTION_BYTES_MAX`] for each connection that has requests. If not enough is left, a
     /// client that sends or wants more than 256 KiB at a time waits until others are done; a single
-    /// request is never too long. Of several exports each gets no more of it than it leaves free.
-    /// The buffer of a client that has stopped for a second within a request counts here too.
+    /// request is never too long. Of several exports each gets no more of it than it leaves free,
+    /// except for a single client. The buffer of a client that has stopped for a second within a
+    /// request counts here too.
     ///
     /// [`CONNECTION_BYTES_MAX`]: crate::CONNECTION_BYTES_MAX
     pub request_memory_max: usize,
