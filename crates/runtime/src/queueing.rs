@@ -85,9 +85,13 @@ impl Shared {
         match gate.admit(slot, home, cpu, item) {
             Some(item) => self.put(workqueue, cpu, mode.pool(), item),
             None if self.is_closed() => {
-                // The item came in after the gate was emptied for good.
-                gate.close().into_iter().for_each(|item| self.cancel(item));
-                false
+                // The item came in after the gate was emptied for good. If others did, too, this
+                // may end them.
+                let mut taken_back = true;
+                for item in gate.close() {
+                    taken_back &= self.end_unrun(item, true) == Unrun::Aborted;
+                }
+                taken_back
             }
             None => true,
         }

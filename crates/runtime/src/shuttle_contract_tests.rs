@@ -313,6 +313,25 @@ fn what_is_taken_back_while_it_is_refused_was_queued() {
     });
 }
 
+/// The same behind a gate that is emptied for good.
+#[test]
+fn what_is_taken_back_behind_a_closed_gate_was_queued() {
+    check(|| {
+        let runtime = runtime("1x1x1");
+        let queue = runtime.workqueue("test").freezable().build().unwrap();
+        queue.freeze(Duration::MAX).unwrap();
+        let work = Counted::new(&queue, 0);
+        let others = [
+            work.spawn(|work| work.count_cancelled(work.work.cancel())),
+            work.spawn(|work| work.count_queued(work.work.queue())),
+        ];
+        runtime.shutdown_now();
+        join(others);
+        let Counts { queued, cancelled, .. } = &*work.counts;
+        assert!(cancelled.load(SeqCst) <= queued.load(SeqCst));
+    });
+}
+
 #[test]
 fn an_ordered_workqueue_keeps_each_issuers_order_while_its_scope_changes() {
     check(|| {
