@@ -36,7 +36,8 @@ pub(crate) fn log_to_stderr() {
     if let Some(problem) = problem {
         let wanted = wanted.unwrap_or_default();
         tracing::warn!(
-            "HOMING_LOG={wanted} is ignored: {problem}; use error, warn, info, debug or trace"
+            "HOMING_LOG={wanted} is ignored: {problem}; use error, warn, info, debug or trace, or \
+             name=level for a part of the program, as in homing_server=debug"
         );
     }
 }

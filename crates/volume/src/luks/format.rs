@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use super::error::LuksError;
-use super::header::available_kib;
+use super::header::{available_kib, has_swap};
 use super::library::{self, Failed};
 use crate::xts::SectorSize;
 
@@ -85,7 +85,7 @@ impl FormatOptions {
             Kdf::Fixed { memory_kib, .. } => memory_kib,
         };
         match available_kib() {
-            Some(available_kib) if u64::from(needed_kib) > available_kib => {
+            Some(available_kib) if u64::from(needed_kib) > available_kib && !has_swap() => {
                 Err(LuksError::DerivationMemory { needed_kib, available_kib })
             }
             _ => Ok(()),

@@ -117,11 +117,12 @@ pub(super) fn unlock(
     passphrase: &[u8],
 ) -> Result<(Header, Zeroizing<Vec<u8>>), LuksError> {
     let copy = copy_header(path, file, length)?;
-    let header = check(path, length, library::with(|| describe(&mut load(&copy)?)))?;
-    let derivations = match library::with(|| describe(&mut load(&copy)?)) {
-        Ok(Described::Luks2(metadata)) => derivations_kib(&metadata),
+    let described = library::with(|| describe(&mut load(&copy)?));
+    let derivations = match &described {
+        Ok(Described::Luks2(metadata)) => derivations_kib(metadata),
         _ => Vec::new(),
     };
+    let header = check(path, length, described)?;
     let bound = |needed: Option<&u64>| needed.copied().unwrap_or(0);
     let (least, most) = (bound(derivations.iter().min()), bound(derivations.iter().max()));
     let needed = |needed_kib| LuksError::Memory { path: path.to_owned(), needed_kib };
@@ -404,7 +405,7 @@ fn derivations_kib(metadata: &serde_json::Value) -> Vec<u64> {
     slots.map(|slot| memory(slot).unwrap_or(0)).collect()
 }
 
-fn has_swap() -> bool {
+pub(super) fn has_swap() -> bool {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = meminfo.lines().find_map(|line| line.strip_prefix("SwapTotal:"));
     total.is_some_and(|total| total.trim() != "0 kB")
