@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Cache;
 use super::cache::MIN_SHARD;
-use super::common::{Common, Lives, Time, Weigher};
+use super::common::{Common, Time, Weigher};
 use super::expiry::Lifetimes;
 use super::group::{Group, Groups};
 use super::removal::{Cause, Listener};
@@ -40,9 +40,8 @@ pub struct Builder<K, V, S = foldhash::quality::RandomState> {
     shards: Option<usize>,
     hasher: S,
     weigher: Option<Box<Weigher<K, V>>>,
-    lives: Option<Box<Lives<K, V>>>,
     listener: Option<Box<Listener<K, V>>>,
-    lifetimes: Lifetimes,
+    lifetimes: Lifetimes<K, V>,
     error_lifetime: Option<Duration>,
     time: Option<Box<dyn Fn() -> Duration + Send + Sync>>,
     of: PhantomData<fn(K) -> V>,
@@ -81,9 +80,8 @@ impl<K, V> Builder<K, V> {
             shards: None,
             hasher: foldhash::quality::RandomState::default(),
             weigher: None,
-            lives: None,
             listener: None,
-            lifetimes: Lifetimes::default(),
+            lifetimes: Lifetimes::ENDLESS,
             error_lifetime: None,
             time: None,
             of: PhantomData,
@@ -193,9 +191,9 @@ impl<K, V, S> Builder<K, V, S> {
     /// ```
     pub fn expire_after(
         mut self,
-        lives: impl Fn(&K, &V) -> Option<Duration> + Send + Sync + 'static,
+        time: impl Fn(&K, &V) -> Option<Duration> + Send + Sync + 'static,
     ) -> Self {
-        self.lives = Some(Box::new(lives));
+        self.lifetimes.own = Some(Box::new(time));
         self
     }
 
@@ -279,29 +277,9 @@ impl<K, V, S> Builder<K, V, S> {
     /// ```
     pub fn hasher<T: BuildHasher>(self, hasher: T) -> Builder<K, V, T> {
         let Self {
-            capacity,
-            shards,
-            weigher,
-            lives,
-            listener,
-            lifetimes,
-            error_lifetime,
-            time,
-            of,
-            ..
+            capacity, shards, weigher, listener, lifetimes, error_lifetime, time, of, ..
         } = self;
-        Builder {
-            capacity,
-            shards,
-            hasher,
-            weigher,
-            lives,
-            listener,
-            lifetimes,
-            error_lifetime,
-            time,
-            of,
-        }
+        Builder { capacity, shards, hasher, weigher, listener, lifetimes, error_lifetime, time, of }
     }
 
     /// The time since an arbitrary moment, by which entries expire. For tests of programs.
@@ -359,8 +337,7 @@ impl<K, V, S> Builder<K, V, S> {
             hasher: self.hasher,
             weigher: self.weigher,
             listener: self.listener,
-            expires: !self.lifetimes.is_endless() || self.lives.is_some(),
-            lives: self.lives,
+            expires: !self.lifetimes.is_endless(),
             lifetimes: self.lifetimes,
             error_lifetime: self.error_lifetime,
             groups,

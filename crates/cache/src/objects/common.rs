@@ -13,8 +13,6 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize};
 
 /// What entries weigh.
 pub(super) type Weigher<K, V> = dyn Fn(&K, &V) -> u32 + Send + Sync;
-/// How long entries live, if they have a time of their own.
-pub(super) type Lives<K, V> = dyn Fn(&K, &V) -> Option<Duration> + Send + Sync;
 
 /// What the program says of an entry.
 #[derive(Clone, Copy, Debug)]
@@ -28,9 +26,8 @@ pub(super) struct Common<K, V, S> {
     pub(super) habits: Arc<Habits>,
     pub(super) hasher: S,
     pub(super) weigher: Option<Box<Weigher<K, V>>>,
-    pub(super) lives: Option<Box<Lives<K, V>>>,
     pub(super) listener: Option<Box<Listener<K, V>>>,
-    pub(super) lifetimes: Lifetimes,
+    pub(super) lifetimes: Lifetimes<K, V>,
     /// Whether entries expire.
     pub(super) expires: bool,
     pub(super) error_lifetime: Option<Duration>,
@@ -59,17 +56,12 @@ impl<K, V, S> Common<K, V, S> {
 
     pub(super) fn terms(&self, key: &K, value: &V) -> Terms {
         let weight = self.weigher.as_ref().map_or(1, |weigher| weigher(key, value));
-        let own = self.lives.as_ref().and_then(|lives| lives(key, value));
-        let lives = match (own, self.lifetimes.live) {
-            (Some(own), Some(all)) => Some(own.min(all)),
-            (own, all) => own.or(all),
-        };
-        Terms { weight, lives }
+        Terms { weight, lives: self.lifetimes.of(key, value) }
     }
 
     /// [`Common::terms`], for which a key is made only if the program is asked.
     pub(super) fn terms_of(&self, key: impl FnOnce() -> K, value: &V) -> Terms {
-        if self.weigher.is_some() || self.lives.is_some() {
+        if self.weigher.is_some() || self.lifetimes.own.is_some() {
             self.terms(&key(), value)
         } else {
             Terms { weight: 1, lives: self.lifetimes.live }

@@ -6,18 +6,33 @@ use std::time::Duration;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
 
+/// How long an entry lives, if it has a time of its own.
+pub(super) type Own<K, V> = dyn Fn(&K, &V) -> Option<Duration> + Send + Sync;
+
 /// How long entries live.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lifetimes {
+pub(super) struct Lifetimes<K, V> {
     /// After they were written.
     pub(super) live: Option<Duration>,
     /// After they were last read or written.
     pub(super) idle: Option<Duration>,
+    /// After each of them was written.
+    pub(super) own: Option<Box<Own<K, V>>>,
 }
 
-impl Lifetimes {
-    pub(super) fn is_endless(self) -> bool {
-        self.live.is_none() && self.idle.is_none()
+impl<K, V> Lifetimes<K, V> {
+    pub(super) const ENDLESS: Self = Self { live: None, idle: None, own: None };
+
+    pub(super) fn is_endless(&self) -> bool {
+        self.live.is_none() && self.idle.is_none() && self.own.is_none()
+    }
+
+    /// For how long this entry lives once it is written; `None`: for ever.
+    pub(super) fn of(&self, key: &K, value: &V) -> Option<Duration> {
+        let own = self.own.as_ref().and_then(|own| own(key, value));
+        match (own, self.live) {
+            (Some(own), Some(all)) => Some(own.min(all)),
+            (own, all) => own.or(all),
+        }
     }
 }
 
@@ -52,12 +67,12 @@ impl Times {
         self.frames[frame as usize].used.store(nanos(now), Relaxed);
     }
 
-    pub(super) fn is_over(&self, frame: u32, now: Duration, lifetimes: Lifetimes) -> bool {
+    pub(super) fn is_over(&self, frame: u32, now: Duration, idle: Option<Duration>) -> bool {
         let Span { ends, used } = &self.frames[frame as usize];
         let now = nanos(now);
         let unused_for = now.saturating_sub(used.load(Relaxed));
         let ended = *ends != u64::MAX && now >= *ends;
-        ended || lifetimes.idle.is_some_and(|idle| unused_for >= nanos(idle))
+        ended || idle.is_some_and(|idle| unused_for >= nanos(idle))
     }
 
     pub(super) fn move_entry(&mut self, from: u32, to: u32) {

@@ -270,7 +270,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
             stale.push(found.remove().0);
         }
         if let Some(frame) = shard.find(hash, key)
-            && !expires.is_some_and(|now| shard.times.is_over(frame, now, self.common.lifetimes))
+            && !expires
+                .is_some_and(|now| shard.times.is_over(frame, now, self.common.lifetimes.idle))
         {
             shard.entry(frame).mark.used(self.common.habits.epoch());
             if let Some(now) = expires {

@@ -73,7 +73,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
     #[cold]
     pub(super) fn hit_with_care(&self, shard: &Shard<K, V>, frame: u32) -> bool {
         if let Some(now) = self.common.now() {
-            if shard.times.is_over(frame, now, self.common.lifetimes) {
+            if shard.times.is_over(frame, now, self.common.lifetimes.idle) {
                 return false;
             }
             shard.times.read(frame, now);
@@ -149,7 +149,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         }
         let mut frame = shard.find(insertion.hash, insertion.key());
         if let (Some(at), Some(now)) = (frame, now)
-            && shard.times.is_over(at, now, common.lifetimes)
+            && shard.times.is_over(at, now, common.lifetimes.idle)
         {
             shard.expire(at, now, common, gone);
             frame = None;
@@ -192,7 +192,7 @@ pub(super) fn over<K: Hash + Eq, V, S>(
     now: Option<Duration>,
     common: &Common<K, V, S>,
 ) -> bool {
-    now.is_some_and(|now| shard.times.is_over(frame, now, common.lifetimes))
+    now.is_some_and(|now| shard.times.is_over(frame, now, common.lifetimes.idle))
 }
 
 #[cfg(all(test, not(shuttle)))]

@@ -362,7 +362,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             common.entries_are(self.len());
         }
         self.ghosts.prefetch(by_other_bits(hash));
-        let over = now.is_some_and(|now| self.times.is_over(victim.frame, now, common.lifetimes));
+        let over =
+            now.is_some_and(|now| self.times.is_over(victim.frame, now, common.lifetimes.idle));
         if over {
             self.counts.expirations += 1;
         } else {
@@ -455,7 +456,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         gone: &mut Departures<K, V>,
     ) {
         let Some(entry) = self.slots.get(frame) else { return };
-        if self.times.is_over(frame, now, common.lifetimes) {
+        if self.times.is_over(frame, now, common.lifetimes.idle) {
             let hash = common.hash(entry.key);
             let (key, value) = self.remove(hash, frame);
             self.counts.expirations += 1;
