@@ -180,12 +180,18 @@ fn the_last_spare_sleeps_however_short_or_long_its_patience() {
     }
 }
 
+/// A runtime of one worker that gets no further threads while the flag is set.
+fn refusing() -> (Runtime, Arc<AtomicBool>) {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let runtime = Runtime::builder().cpus(one_cpu()).refuse_threads(Arc::clone(&refuse));
+    let runtime = runtime.build().unwrap();
+    refuse.store(true, Ordering::Relaxed);
+    (runtime, refuse)
+}
+
 #[test]
 fn without_new_threads_work_is_late_but_never_lost() {
-    let refuse = Arc::new(AtomicBool::new(false));
-    let runtime =
-        Runtime::builder().cpus(one_cpu()).refuse_threads(Arc::clone(&refuse)).build().unwrap();
-    refuse.store(true, Ordering::Relaxed);
+    let (runtime, refuse) = refusing();
     let (from, mut to) = pipe().unwrap();
     let waits = runtime.queue(move || blocking(|| read_one(from)));
     let ran = Arc::new(AtomicUsize::new(0));
@@ -213,10 +219,7 @@ fn without_new_threads_work_is_late_but_never_lost() {
 
 #[test]
 fn a_system_that_refuses_threads_is_asked_ever_more_rarely() {
-    let refuse = Arc::new(AtomicBool::new(false));
-    let runtime =
-        Runtime::builder().cpus(one_cpu()).refuse_threads(Arc::clone(&refuse)).build().unwrap();
-    refuse.store(true, Ordering::Relaxed);
+    let (runtime, refuse) = refusing();
     let (from, mut to) = pipe().unwrap();
     let waits = runtime.queue(move || blocking(|| read_one(from)));
     let behind = runtime.queue(|| 1);
@@ -252,10 +255,7 @@ fn chain(runtime: &Arc<Runtime>, depth: u32) -> u32 {
 
 #[test]
 fn without_new_threads_items_that_wait_for_others_run_them() {
-    let refuse = Arc::new(AtomicBool::new(false));
-    let runtime =
-        Runtime::builder().cpus(one_cpu()).refuse_threads(Arc::clone(&refuse)).build().unwrap();
-    refuse.store(true, Ordering::Relaxed);
+    let (runtime, _) = refusing();
     let runtime = Arc::new(runtime);
     let ran = Arc::new(AtomicUsize::new(0));
     // Each future of a chain takes a thread that waits for it, and there is only one thread.
