@@ -21,7 +21,9 @@ use homing_nbd::{Session, reply};
 use homing_volume::{Block, Write};
 
 use crate::buffers::{Inbox, Outbox};
+use crate::counters::Asked;
 use crate::job::{answer, no_memory};
+use crate::peer::Peer;
 use crate::pool::BATCH_LEN;
 
 /// Requests of a batch at most. Guessed: ten short ones are as good as one long one.
@@ -42,7 +44,7 @@ pub(crate) struct Batch {
 
 #[derive(Debug)]
 struct Read {
-    cookie: u64,
+    asked: Asked,
     offset: u64,
     length: u32,
 }
@@ -50,7 +52,7 @@ struct Read {
 /// A write whose data is in the inbox.
 #[derive(Debug)]
 struct Written {
-    cookie: u64,
+    asked: Asked,
     offset: u64,
     data: Range<usize>,
 }
@@ -83,15 +85,15 @@ impl Batch {
         self.reads.iter().any(meets)
     }
 
-    pub(crate) fn read(&mut self, cookie: u64, offset: u64, length: u32) {
+    pub(crate) fn read(&mut self, asked: Asked, offset: u64, length: u32) {
         self.read_len += length as usize;
-        self.reads.push(Read { cookie, offset, length });
+        self.reads.push(Read { asked, offset, length });
     }
 
     /// `data` says where the bytes are in the inbox. They must stay there until the batch is done.
-    pub(crate) fn write(&mut self, cookie: u64, offset: u64, data: Range<usize>) {
+    pub(crate) fn write(&mut self, asked: Asked, offset: u64, data: Range<usize>) {
         self.write_len += data.len();
-        self.writes.push(Written { cookie, offset, data });
+        self.writes.push(Written { asked, offset, data });
     }
 
     /// Does everything and leaves the replies in `outbox`; fails if the outbox has no room for
@@ -99,7 +101,7 @@ impl Batch {
     pub(crate) fn run(
         &mut self,
         device: &dyn Block,
-        told: (&Session, &str),
+        told: (&Session, &Peer),
         inbox: &mut Inbox,
         outbox: &mut Outbox,
     ) -> io::Result<()> {
@@ -108,14 +110,17 @@ impl Batch {
         let mut reads = self.reads.drain(..).peekable();
         let mut read_next = |length_max: u32| {
             let next = reads.next_if(|read| answered.is_ok() && read.length <= length_max);
-            let Some(Read { cookie, offset, length }) = next else { return false };
-            let (header, start) = reply::read_header(told.0, cookie, offset, length);
+            let Some(Read { asked, offset, length }) = next else { return false };
+            let (header, start) = reply::read_header(told.0, asked.cookie, offset, length);
             let before = outbox.len();
             let room = outbox.reserve(&header[start..], length as usize);
             let room = room.map_err(|error| no_memory(offset, length, error));
-            if let Err(error) = room.and_then(|data| device.read(offset, data)) {
-                outbox.truncate(before);
-                answered = answer(outbox, told, cookie, Err(error));
+            match room.and_then(|data| device.read(offset, data)) {
+                Ok(()) => told.1.note_answer(&asked, true),
+                Err(error) => {
+                    outbox.truncate(before);
+                    answered = answer(outbox, told, &asked, Err(error));
+                }
             }
             true
         };
@@ -132,7 +137,7 @@ impl Batch {
         while read_next(u32::MAX) {}
         drop(reads);
         for (write, done) in self.writes.iter().zip(writes) {
-            answered = answered.and_then(|()| answer(outbox, told, write.cookie, done.result));
+            answered = answered.and_then(|()| answer(outbox, told, &write.asked, done.result));
         }
         self.writes.clear();
         answered

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use homing_socket::RateLimit;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::counters::ExportCounters;
 use crate::memory::{Account, Memory};
 use crate::peer::Peer;
 use crate::sync::{lock, wait_for};
@@ -46,8 +47,7 @@ pub(crate) struct Clients {
     drain_timeout: Duration,
     for_requests: Memory,
     ahead: Memory,
-    /// Their names.
-    exports: Vec<String>,
+    exports: Vec<ExportCounters>,
     began: Instant,
     /// When a thread last looked for clients that do not go on, in milliseconds.
     looked_ms: AtomicU64,
@@ -85,13 +85,28 @@ impl Clients {
             drain_timeout,
             for_requests: Memory::new(memory_max - memory_max / AHEAD, exports.len()),
             ahead: Memory::new(memory_max / AHEAD, exports.len()),
-            exports,
+            exports: exports.into_iter().map(ExportCounters::new).collect(),
             began: Instant::now(),
             looked_ms: AtomicU64::new(0),
             stops: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok(),
             peers: Mutex::default(),
             peer_left: Condvar::new(),
         }
+    }
+
+    /// In the order in which they are served.
+    pub(crate) fn exports(&self) -> &[ExportCounters] {
+        &self.exports
+    }
+
+    /// Those that are connected, in the order in which they came.
+    pub(crate) fn connected(&self) -> Vec<(u64, Arc<Peer>)> {
+        let peers = self.peers();
+        let mut all: Vec<_> =
+            peers.connected.iter().map(|(id, peer)| (*id, Arc::clone(peer))).collect();
+        drop(peers);
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all
     }
 
     pub(crate) fn memory(&self, account: Account) -> &Memory {
@@ -189,7 +204,7 @@ impl Clients {
             static WAITING: RateLimit = RateLimit::new();
             let what = "a request waits for memory that others have: more are served with a larger \
                 --request-memory, and none while a disk does not answer";
-            let export = self.exports.get(export);
+            let export = self.exports.get(export).map(|export| &*export.name);
             WAITING.log(|left_out| tracing::warn!(export, ?waited, left_out, "{what}"));
         }
     }

@@ -15,6 +15,7 @@ use homing_volume::{Block, BlockError, Done, Durability};
 use crate::batch::Batch;
 use crate::buffers::{Inbox, Outbox};
 use crate::busy_poll::BusyPoll;
+use crate::counters::Asked;
 use crate::job::{Job, answer, no_memory};
 use crate::memory::{Account, Lease};
 use crate::negotiation::{End, negotiate};
@@ -116,8 +117,10 @@ impl Connection {
                     return Ok(());
                 }
                 Ok(command) if !self.shared.draining.load(Ordering::Acquire) => {
+                    let asked = Asked::now(request.cookie, &command);
+                    self.peer.note_request();
                     let is_long = self.lease_for(&command)?;
-                    if !self.execute(request.cookie, command)? {
+                    if !self.execute(asked, command)? {
                         return Ok(());
                     }
                     if is_long {
@@ -263,7 +266,7 @@ impl Connection {
     }
 
     /// Carries out a command, here or on a worker. False if the stream ended within it.
-    fn execute(&mut self, cookie: u64, command: Command) -> Result<bool, End> {
+    fn execute(&mut self, mut asked: Asked, command: Command) -> Result<bool, End> {
         let may_wait = match command {
             Command::Read { offset, length } => !self.batch.bars_read(offset, length),
             Command::Write { offset, length, fua } => {
@@ -275,30 +278,35 @@ impl Connection {
             self.run_batch()?;
         }
         match command {
-            Command::Read { offset, length } => self.read(cookie, offset, length)?,
+            Command::Read { offset, length } => self.read(asked, offset, length)?,
             Command::Write { offset, length, fua } => {
-                if !self.wait_for(length as usize)? {
-                    return Ok(false);
+                if self.inbox.len() < length as usize {
+                    if !self.wait_for(length as usize)? {
+                        return Ok(false);
+                    }
+                    asked.has_come();
                 }
-                self.write(cookie, offset, length, fua)?;
+                self.write(asked, offset, length, fua)?;
             }
             Command::WriteZeroes { fast: true, .. } => {
-                self.refuse(cookie, Errno::NotSupported, "zeroes are written, which is not fast")?;
+                let message = "zeroes are written, which is not fast";
+                self.peer.note_answer(&asked, true);
+                self.refuse(asked.cookie, Errno::NotSupported, message)?;
             }
             Command::WriteZeroes { offset, length, fua, .. } => {
-                self.punch(cookie, Punch::Zeroes, offset, length, fua)?;
+                self.punch(asked, Punch::Zeroes, offset, length, fua)?;
             }
             Command::Trim { offset, length, fua } => {
-                self.punch(cookie, Punch::Discard, offset, length, fua)?;
+                self.punch(asked, Punch::Discard, offset, length, fua)?;
             }
             Command::Cache { offset, length } => {
                 self.device.prefetch(offset, length.into());
-                self.answer(cookie, Ok(()))?;
+                self.answer(&asked, Ok(()))?;
             }
             Command::BlockStatus { offset, length, one } => {
-                self.block_status(cookie, offset, length, one)?;
+                self.block_status(&asked, offset, length, one)?;
             }
-            Command::Flush => self.flush(cookie)?,
+            Command::Flush => self.flush(asked)?,
             Command::Disconnect => unreachable!("transmit ends on it"),
         }
         Ok(true)
@@ -329,11 +337,11 @@ impl Connection {
         Ok(spared.or_else(|| self.peer.try_lease(Account::Requests, bytes)))
     }
 
-    fn read(&mut self, cookie: u64, offset: u64, length: u32) -> Result<(), End> {
+    fn read(&mut self, asked: Asked, offset: u64, length: u32) -> Result<(), End> {
         if let Some(lease) = self.hand_off(length, length, 0)? {
-            let (bytes, start) = reply::read_header(&self.session, cookie, offset, length);
+            let (bytes, start) = reply::read_header(&self.session, asked.cookie, offset, length);
             let header = &bytes[start..];
-            let job = self.job(cookie, length, lease);
+            let job = self.job(asked, length, lease);
             let device = Arc::clone(&self.device);
             let (header, pool) = (header.to_vec(), Arc::clone(&self.shared.pool));
             let work = move || {
@@ -356,25 +364,25 @@ impl Connection {
         if replies > 0 && replies + length as usize > 2 * BATCH_LEN {
             self.send()?;
         }
-        self.batch.read(cookie, offset, length);
+        self.batch.read(asked, offset, length);
         Ok(())
     }
 
-    fn write(&mut self, cookie: u64, offset: u64, length: u32, fua: bool) -> Result<(), End> {
+    fn write(&mut self, asked: Asked, offset: u64, length: u32, fua: bool) -> Result<(), End> {
         if fua {
-            return self.write_durably(cookie, offset, length);
+            return self.write_durably(asked, offset, length);
         }
         let lease = self.hand_off(length, length, length as usize)?;
         let Some((lease, mut data)) = self.copy_unread(length, lease) else {
             let data = self.inbox.take_range(length as usize);
-            self.batch.write(cookie, offset, data);
+            self.batch.write(asked, offset, data);
             return Ok(());
         };
         // Workers keep no order, but this write need not overtake what came before it.
         self.run_batch()?;
         self.inbox.take(length as usize);
         let work = move |device: &dyn Block| device.write(offset, &mut data, Durability::Written);
-        self.queue(cookie, length, lease, work);
+        self.queue(asked, length, lease, work);
         Ok(())
     }
 
@@ -387,7 +395,7 @@ impl Connection {
 
     fn run_batch(&mut self) -> Result<(), End> {
         if !self.batch.is_empty() {
-            let told = (&self.session, &*self.export.name);
+            let told = (&self.session, &*self.peer);
             self.batch.run(&*self.device, told, &mut self.inbox, &mut self.outbox)?;
         }
         Ok(())
@@ -396,13 +404,13 @@ impl Connection {
     /// Makes everything durable. This waits for the disk and needs no CPU, so another thread gets
     /// it at once. If syncs are shared and one is under way, the request waits for the next one
     /// without a thread.
-    fn flush(&mut self, cookie: u64) -> Result<(), End> {
+    fn flush(&mut self, asked: Asked) -> Result<(), End> {
         // Each flush is small, but there may be many.
         let Some(lease) = self.lease_held(0)? else {
             let result = self.device.flush();
-            return self.answer(cookie, result);
+            return self.answer(&asked, result);
         };
-        let job = self.job(cookie, 0, lease);
+        let job = self.job(asked, 0, lease);
         let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
         let done: Done = Box::new(move |result| job.answer(result));
         let flush = move || {
@@ -415,15 +423,15 @@ impl Connection {
     /// Writes on another thread, since this waits for the disk as a flush does, and may share a
     /// sync with others as a flush may: the requests behind it on this connection have to come in
     /// meanwhile.
-    fn write_durably(&mut self, cookie: u64, offset: u64, length: u32) -> Result<(), End> {
+    fn write_durably(&mut self, asked: Asked, offset: u64, length: u32) -> Result<(), End> {
         let lease = self.lease_held(length)?;
         let Some((lease, mut data)) = self.copy_unread(length, lease) else {
             let data = self.inbox.take(length as usize);
             let result = self.device.write(offset, data, Durability::Flushed);
-            return self.answer(cookie, result);
+            return self.answer(&asked, result);
         };
         self.inbox.take(length as usize);
-        let job = self.job(cookie, length, lease);
+        let job = self.job(asked, length, lease);
         let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
         let done = Box::new(move |result| job.answer(result));
         let work = move || {
@@ -436,7 +444,7 @@ impl Connection {
     /// Writes zeroes, or discards, on this thread or on workers, and answers.
     fn punch(
         &mut self,
-        cookie: u64,
+        asked: Asked,
         what: Punch,
         offset: u64,
         length: u32,
@@ -454,9 +462,9 @@ impl Connection {
         let Some(lease) = lease else {
             let written = what.run(&*self.device, offset, length.into());
             let result = written.and_then(|()| if fua { self.device.flush() } else { Ok(()) });
-            return self.answer(cookie, result);
+            return self.answer(&asked, result);
         };
-        let job = self.job(cookie, weight, lease);
+        let job = self.job(asked, weight, lease);
         let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
         let export = self.session.export_index;
         let (next, end) = (offset, offset + u64::from(length));
@@ -473,28 +481,28 @@ impl Connection {
         Ok(())
     }
 
-    fn queue<F>(&mut self, cookie: u64, length: u32, lease: Lease, work: F)
+    fn queue<F>(&mut self, asked: Asked, length: u32, lease: Lease, work: F)
     where
         F: FnOnce(&dyn Block) -> Result<(), BlockError> + Send + 'static,
     {
-        let job = self.job(cookie, length, lease);
+        let job = self.job(asked, length, lease);
         let device = Arc::clone(&self.device);
         self.shared.crypt.execute(move || job.answer(work(&*device)));
     }
 
     /// A request of this length for a worker, with the memory leased for it.
-    fn job(&self, cookie: u64, length: u32, lease: Lease) -> Job {
+    fn job(&self, asked: Asked, length: u32, lease: Lease) -> Job {
         let counted = self.peer.take_off(IN_FLIGHT_BASE + length as usize, lease);
-        Job::new((&self.session, &self.export.name), cookie, counted)
+        Job::new(self.session, asked, counted)
     }
 
-    fn answer(&mut self, cookie: u64, result: Result<(), BlockError>) -> Result<(), End> {
-        Ok(answer(&mut self.outbox, (&self.session, &self.export.name), cookie, result)?)
+    fn answer(&mut self, asked: &Asked, result: Result<(), BlockError>) -> Result<(), End> {
+        Ok(answer(&mut self.outbox, (&self.session, &self.peer), asked, result)?)
     }
 
     fn block_status(
         &mut self,
-        cookie: u64,
+        asked: &Asked,
         offset: u64,
         length: u32,
         one: bool,
@@ -511,9 +519,11 @@ impl Connection {
                         state: if extent.allocated { 0 } else { wire::STATE_HOLE },
                     })
                     .collect();
+                self.peer.note_answer(asked, true);
+                let cookie = asked.cookie;
                 Ok(self.outbox.push(|bytes| reply::block_status(bytes, cookie, &extents))?)
             }
-            Err(error) => self.answer(cookie, Err(error)),
+            Err(error) => self.answer(asked, Err(error)),
         }
     }
 }

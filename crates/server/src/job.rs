@@ -10,6 +10,7 @@ use homing_socket::RateLimit;
 use homing_volume::BlockError;
 
 use crate::buffers::Outbox;
+use crate::counters::Asked;
 use crate::peer::{Counted, Peer, Reply};
 use crate::pool::Payload;
 
@@ -17,15 +18,14 @@ use crate::pool::Payload;
 /// whatever happens to the worker's closure, no client waits for ever.
 pub(crate) struct Job {
     session: Session,
-    export: String,
-    cookie: u64,
+    asked: Asked,
     /// `None` once it is answered.
     counted: Option<Counted>,
 }
 
 impl Job {
-    pub(crate) fn new(told: (&Session, &str), cookie: u64, counted: Counted) -> Self {
-        Self { session: *told.0, export: told.1.to_owned(), cookie, counted: Some(counted) }
+    pub(crate) fn new(session: Session, asked: Asked, counted: Counted) -> Self {
+        Self { session, asked, counted: Some(counted) }
     }
 
     /// Whether nobody will receive its reply.
@@ -33,16 +33,18 @@ impl Job {
         self.counted.as_ref().is_none_or(|counted| counted.peer().is_cut_off())
     }
 
-    pub(crate) fn answer(self, result: Result<(), BlockError>) {
+    pub(crate) fn answer(mut self, result: Result<(), BlockError>) {
+        let Some(counted) = self.counted.take() else { return };
         let mut bytes = Vec::new();
-        encode(&mut bytes, (&self.session, &self.export), self.cookie, result);
-        self.send(Payload::Short(bytes));
+        encode(&mut bytes, (&self.session, counted.peer()), &self.asked, result);
+        Peer::send_later(Reply { bytes: Payload::Short(bytes), counted });
     }
 
+    /// The request is done; `bytes` is the whole reply.
     pub(crate) fn send(mut self, bytes: Payload) {
-        if let Some(counted) = self.counted.take() {
-            Peer::send_later(Reply { bytes, counted });
-        }
+        let Some(counted) = self.counted.take() else { return };
+        counted.peer().note_answer(&self.asked, true);
+        Peer::send_later(Reply { bytes, counted });
     }
 }
 
@@ -51,7 +53,8 @@ impl Drop for Job {
         if let Some(counted) = self.counted.take() {
             let mut bytes = Vec::new();
             let text = "the request was dropped: the server is going down or has a bug";
-            reply::error(&mut bytes, &self.session, self.cookie, Errno::Io, text);
+            reply::error(&mut bytes, &self.session, self.asked.cookie, Errno::Io, text);
+            counted.peer().note_answer(&self.asked, false);
             Peer::send_later(Reply { bytes: Payload::Short(bytes), counted });
         }
     }
@@ -60,25 +63,26 @@ impl Drop for Job {
 /// Leaves the reply to a command without data in `outbox`.
 pub(crate) fn answer(
     outbox: &mut Outbox,
-    told: (&Session, &str),
-    cookie: u64,
+    told: (&Session, &Peer),
+    asked: &Asked,
     result: Result<(), BlockError>,
 ) -> io::Result<()> {
-    outbox.push(|bytes| encode(bytes, told, cookie, result))
+    outbox.push(|bytes| encode(bytes, told, asked, result))
 }
 
-/// Appends the reply to a command without data.
+/// Appends the reply to a command without data, and counts it.
 fn encode(
     bytes: &mut Vec<u8>,
-    (session, export): (&Session, &str),
-    cookie: u64,
+    (session, peer): (&Session, &Peer),
+    asked: &Asked,
     result: Result<(), BlockError>,
 ) {
+    peer.note_answer(asked, result.is_ok());
     match result {
-        Ok(()) => reply::done(bytes, cookie),
+        Ok(()) => reply::done(bytes, asked.cookie),
         Err(error) => {
-            let errno = report(&error, export);
-            reply::error(bytes, session, cookie, errno, &error.to_string());
+            let errno = report(&error, &peer.export_counters().name);
+            reply::error(bytes, session, asked.cookie, errno, &error.to_string());
         }
     }
 }

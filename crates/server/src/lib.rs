@@ -30,9 +30,11 @@
 //!
 //! Read on in this order: `listener`, `stream`, `tls`, `certificates`, `validity`, `server`,
 //! `clients`, `memory`, `patience`, `negotiation`, `connection`, `busy_poll`, `job`, `batch`,
-//! `punching`, `peer`, `pool`, `buffers`, `background`, `load`, `sync`.
+//! `punching`, `peer`, `pool`, `buffers`, `counters`, `attributes`, `metrics`, `background`,
+//! `load`, `sync`.
 #![forbid(unsafe_code)]
 
+mod attributes;
 mod background;
 mod batch;
 mod buffers;
@@ -40,10 +42,12 @@ mod busy_poll;
 mod certificates;
 mod clients;
 mod connection;
+mod counters;
 mod job;
 mod listener;
 pub mod load;
 mod memory;
+mod metrics;
 mod negotiation;
 mod patience;
 mod peer;
@@ -55,6 +59,7 @@ mod sync;
 mod tls;
 mod validity;
 
+pub use attributes::ServerAttributes;
 pub use background::OnWorkqueue;
 pub use certificates::{CertificateError, Certificates, VerifyPeer};
 pub use listener::{Endpoint, ListenError};

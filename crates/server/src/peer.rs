@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::Shutdown;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use homing_socket::RateLimit;
 
 use crate::buffers::{AHEAD_MAX, AHEAD_WEIGHT, Inbox};
 use crate::clients::Clients;
+use crate::counters::{Asked, ExportCounters};
 use crate::memory::{Account, Lease};
 use crate::patience::Waiting;
 use crate::pool::{BATCH_LEN, OWN_REPLIES_MAX, Payload};
@@ -57,11 +58,33 @@ pub(crate) struct Peer {
     export: AtomicUsize,
     /// All that came from it has been read, and it has not said good-bye.
     lost: AtomicBool,
+    /// When it connected, as the clients' clock counts.
+    pub(crate) since_ms: u64,
+    tally: Tally,
     outgoing: Mutex<Outgoing>,
     /// `sending` has become false, or `slow` true.
     idle: Condvar,
     in_flight: Mutex<InFlight>,
     landed: Condvar,
+}
+
+/// What a client has asked for so far.
+#[derive(Debug, Default)]
+struct Tally {
+    begun: AtomicU64,
+    answered: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// The same at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tallied {
+    /// Requests that are answered.
+    pub(crate) answered: u64,
+    /// Bytes of those that were done.
+    pub(crate) bytes: u64,
+    /// Requests that have come and are not answered.
+    pub(crate) in_flight: u64,
 }
 
 #[derive(Debug, Default)]
@@ -134,6 +157,8 @@ impl Peer {
             transmits: AtomicBool::new(false),
             export: AtomicUsize::new(0),
             lost: AtomicBool::new(false),
+            since_ms: clients.now_ms(),
+            tally: Tally::default(),
             outgoing: Mutex::default(),
             idle: Condvar::new(),
             in_flight: Mutex::default(),
@@ -149,6 +174,38 @@ impl Peer {
 
     pub(crate) fn export(&self) -> usize {
         self.export.load(Relaxed)
+    }
+
+    /// Of the export that it has negotiated.
+    pub(crate) fn export_counters(&self) -> &ExportCounters {
+        &self.clients.exports()[self.export()]
+    }
+
+    /// Whether negotiation is over.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.transmits.load(Acquire)
+    }
+
+    /// A request begins. It ends with [`Peer::note_answer`], or with the connection.
+    pub(crate) fn note_request(&self) {
+        self.tally.begun.fetch_add(1, Relaxed);
+    }
+
+    /// A reply is ready to be sent.
+    pub(crate) fn note_answer(&self, asked: &Asked, is_done: bool) {
+        self.export_counters().note(asked, is_done);
+        if is_done {
+            self.tally.bytes.fetch_add(asked.bytes(), Relaxed);
+        }
+        self.tally.answered.fetch_add(1, Release);
+    }
+
+    pub(crate) fn tally(&self) -> Tallied {
+        // Read first, so that none counts as answered and not as begun.
+        let answered = self.tally.answered.load(Acquire);
+        let bytes = self.tally.bytes.load(Relaxed);
+        let in_flight = self.tally.begun.load(Relaxed).saturating_sub(answered);
+        Tallied { answered, bytes, in_flight }
     }
 
     /// Sends a worker's reply, now or as soon as the client takes it. Does not wait.
@@ -365,7 +422,7 @@ impl Peer {
     /// The server stops: takes in nothing more from the client than has come. If ending the reading
     /// would lose replies, the connection's thread is to be woken instead.
     pub(crate) fn drain(&self, may_be_woken: bool) {
-        if may_be_woken && self.stream.forgets() && self.transmits.load(Acquire) {
+        if may_be_woken && self.stream.forgets() && self.has_begun() {
             self.let_leave();
         } else {
             self.shutdown(Shutdown::Read);

@@ -16,6 +16,7 @@ use homing_nbd::{BlockSizes, Export};
 use homing_socket::RateLimit;
 use homing_volume::Block;
 
+use crate::attributes::ServerAttributes;
 use crate::busy_poll::Pollers;
 use crate::certificates::Certificates;
 use crate::clients::Clients;
@@ -221,6 +222,11 @@ impl Server {
     /// The engine that flushes go through; its attributes are live.
     pub fn durable(&self) -> &Durable {
         &self.shared.durable
+    }
+
+    /// What clients ask of it, live.
+    pub fn attributes(&self) -> ServerAttributes {
+        ServerAttributes(Arc::clone(&self.shared.clients))
     }
 
     /// Serves until told to stop; then finishes what was received, and makes every device durable.

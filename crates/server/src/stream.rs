@@ -77,6 +77,22 @@ impl Stream {
         }
     }
 
+    /// Who is at the other end: the address, or the process as the kernel knows it.
+    pub(crate) fn peer(&self) -> String {
+        let told = match &self.socket {
+            Socket::Tcp(stream) => stream.peer_addr().map(|address| address.to_string()),
+            Socket::Unix(stream) => sockopt::socket_peercred(stream)
+                .map(|peer| format!("pid:{}", peer.pid.as_raw_nonzero()))
+                .map_err(io::Error::from),
+        };
+        // It may be gone already.
+        told.unwrap_or_else(|_| "-".to_owned())
+    }
+
+    pub(crate) fn has_tls(&self) -> bool {
+        self.tls.get().is_some()
+    }
+
     /// Goes on with TLS, which the client begins. `limit` is called before each wait for the
     /// client.
     pub(crate) fn accept_tls(

@@ -1,6 +1,7 @@
 //! A server and its load in one process, on volumes that misbehave on demand.
 
 mod client;
+mod counted;
 mod durability;
 mod idle;
 mod memory;
@@ -19,7 +20,9 @@ use std::time::{Duration, Instant};
 use homing::{Durable, Runtime, Scope, Workqueue};
 use homing_nbd::wire::command;
 use homing_server::load::{self, LoadError, Pattern, Phase, Written};
-use homing_server::{CryptOn, Endpoint, ServedExport, Server, ServerHandle, ServerOptions};
+use homing_server::{
+    CryptOn, Endpoint, ServedExport, Server, ServerAttributes, ServerHandle, ServerOptions,
+};
 use homing_volume::{Block, BlockError, Bytes, Durability, Extent, File, Write};
 
 use client::Pipelined;
@@ -137,6 +140,7 @@ struct Served {
     handle: ServerHandle,
     crypt: Workqueue,
     durable: Durable,
+    attributes: ServerAttributes,
     has_ended: AtomicBool,
 }
 
@@ -162,6 +166,7 @@ fn serve<D: Block + 'static>(
         handle: server.handle(),
         crypt: server.crypt_workqueue().clone(),
         durable: server.durable().clone(),
+        attributes: server.attributes(),
         has_ended: AtomicBool::new(false),
     };
     std::thread::scope(|scope| {

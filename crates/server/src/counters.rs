@@ -1,0 +1,254 @@
+//! What clients have asked of an export and how it went: requests, bytes, failures and times, by
+//! operation.
+//!
+//! Threads of different CPUs count in parts of their own, so that counting costs none of them a
+//! cache line of another's. Each number is exact; together they may not be from the same instant.
+
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::Instant;
+
+use homing_nbd::Command;
+
+/// More parts than this many are shared by CPUs that are far from each other in number.
+const PARTS_MAX: usize = 64;
+
+/// What is counted apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Read,
+    Write,
+    WriteZeroes,
+    Trim,
+    Flush,
+    /// Block status, and requests to read ahead or for fast zeroes.
+    Other,
+}
+
+impl Operation {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Read, Self::Write, Self::WriteZeroes, Self::Trim, Self::Flush, Self::Other];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::WriteZeroes => "write_zeroes",
+            Self::Trim => "trim",
+            Self::Flush => "flush",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// A request that is being carried out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) cookie: u64,
+    operation: Operation,
+    bytes: u32,
+    at: Instant,
+}
+
+impl Asked {
+    /// All of it has come, but for the data of a write.
+    pub(crate) fn now(cookie: u64, command: &Command) -> Self {
+        let (operation, bytes) = match *command {
+            Command::Read { length, .. } => (Operation::Read, length),
+            Command::Write { length, .. } => (Operation::Write, length),
+            // It is refused, as clients expect who ask for it.
+            Command::WriteZeroes { fast: true, .. } => (Operation::Other, 0),
+            Command::WriteZeroes { length, .. } => (Operation::WriteZeroes, length),
+            Command::Trim { length, .. } => (Operation::Trim, length),
+            Command::Flush => (Operation::Flush, 0),
+            Command::Cache { .. } | Command::BlockStatus { .. } | Command::Disconnect => {
+                (Operation::Other, 0)
+            }
+        };
+        Self { cookie, operation, bytes, at: Instant::now() }
+    }
+
+    /// Its data has come only now: until then the client was waited for.
+    pub(crate) fn has_come(&mut self) {
+        self.at = Instant::now();
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.into()
+    }
+}
+
+/// An export's counters.
+#[derive(Debug)]
+pub(crate) struct ExportCounters {
+    pub(crate) name: String,
+    parts: Box<[OnceLock<Box<Part>>]>,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Part([Counts; Operation::ALL.len()]);
+
+#[derive(Debug, Default)]
+struct Counts {
+    requests: AtomicU64,
+    bytes: AtomicU64,
+    errors: AtomicU64,
+    time_ns: AtomicU64,
+    times: Times,
+}
+
+impl ExportCounters {
+    pub(crate) fn new(name: String) -> Self {
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        let parts = cpus.next_power_of_two().min(PARTS_MAX);
+        Self { name, parts: (0..parts).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// The request has ended: its reply is ready to be sent.
+    pub(crate) fn note(&self, asked: &Asked, is_done: bool) {
+        let took_ns = u64::try_from(asked.at.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let part = &self.parts[rustix::thread::sched_getcpu() % self.parts.len()];
+        let counts = &part.get_or_init(Box::default).0[asked.operation as usize];
+        counts.requests.fetch_add(1, Relaxed);
+        counts.time_ns.fetch_add(took_ns, Relaxed);
+        counts.times.note(took_ns);
+        if is_done {
+            counts.bytes.fetch_add(asked.bytes.into(), Relaxed);
+        } else {
+            counts.errors.fetch_add(1, Relaxed);
+        }
+    }
+
+    pub(crate) fn read(&self, operation: Operation) -> Totals {
+        let mut totals = Totals::default();
+        for part in self.parts.iter().filter_map(OnceLock::get) {
+            let counts = &part.0[operation as usize];
+            totals.requests += counts.requests.load(Relaxed);
+            totals.bytes += counts.bytes.load(Relaxed);
+            totals.errors += counts.errors.load(Relaxed);
+            totals.time_ns = totals.time_ns.saturating_add(counts.time_ns.load(Relaxed));
+            for (sum, count) in totals.times.iter_mut().zip(&counts.times.0) {
+                *sum += count.load(Relaxed);
+            }
+        }
+        totals
+    }
+}
+
+/// The sums of one operation.
+#[derive(Clone, Debug)]
+pub(crate) struct Totals {
+    /// Requests that have ended, and those of them that failed.
+    pub(crate) requests: u64,
+    pub(crate) errors: u64,
+    /// Of the requests that did not fail.
+    pub(crate) bytes: u64,
+    /// Of all requests together.
+    pub(crate) time_ns: u64,
+    times: [u64; BUCKETS],
+}
+
+impl Default for Totals {
+    fn default() -> Self {
+        Self { requests: 0, errors: 0, bytes: 0, time_ns: 0, times: [0; BUCKETS] }
+    }
+}
+
+impl Totals {
+    /// The buckets that are not empty: a time in nanoseconds that none of its requests reached, and
+    /// how many these are. Bounds are at most a fourth apart.
+    pub(crate) fn times(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let all = self.times.iter().enumerate();
+        all.filter(|(_, count)| **count > 0).map(|(bucket, count)| (bound(bucket), *count))
+    }
+
+    /// How many requests took less than this, which must be a power of two.
+    pub(crate) fn below(&self, bound_ns: u64) -> u64 {
+        debug_assert!(bound_ns.is_power_of_two(), "other times lie within buckets");
+        self.times().take_while(|(below, _)| *below <= bound_ns).map(|(_, count)| count).sum()
+    }
+}
+
+/// How many requests took how long.
+#[derive(Debug)]
+struct Times([AtomicU64; BUCKETS]);
+
+/// Each doubling of the time has four buckets. The last one is for 2^38 and more: about five
+/// minutes.
+const BUCKETS: usize = 149;
+const TIME_MAX: u64 = 1 << 38;
+
+impl Default for Times {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl Times {
+    fn note(&self, ns: u64) {
+        self.0[bucket(ns)].fetch_add(1, Relaxed);
+    }
+}
+
+fn bucket(ns: u64) -> usize {
+    let ns = ns.min(TIME_MAX);
+    let doublings = ns.max(4).ilog2() - 2;
+    // The three highest bits: from 4 to 7, or less for times below 4 ns.
+    let highest = (ns >> doublings) as usize;
+    4 * doublings as usize + highest
+}
+
+/// The least time that is too long for a bucket.
+fn bound(bucket: usize) -> u64 {
+    let doublings = (bucket / 4).saturating_sub(1);
+    ((bucket - 4 * doublings + 1) as u64) << doublings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_time_has_a_bucket_whose_bounds_hold_it() {
+        let mut times: Vec<u64> = (0..5000).collect();
+        times.extend((0..38).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) * 5 / 4]));
+        for ns in times {
+            let bucket = bucket(ns);
+            assert!(ns < bound(bucket), "{ns} in {bucket}");
+            assert!(bucket == 0 || bound(bucket - 1) <= ns, "{ns} in {bucket}");
+        }
+        let last = [TIME_MAX, u64::MAX].map(bucket);
+        assert_eq!(last, [BUCKETS - 1; 2]);
+    }
+
+    #[test]
+    fn bounds_grow_by_at_most_a_fourth() {
+        for bucket in 4..BUCKETS {
+            let (before, bound) = (bound(bucket - 1), bound(bucket));
+            assert!(bound > before && bound - before <= before / 4 + 1, "{before} {bound}");
+        }
+    }
+
+    #[test]
+    fn requests_are_counted_by_operation_and_outcome() {
+        let counters = ExportCounters::new("disk".to_owned());
+        let write = Command::Write { offset: 0, length: 4096, fua: false };
+        let asked = Asked::now(7, &write);
+        counters.note(&asked, true);
+        counters.note(&asked, false);
+        counters.note(&Asked::now(8, &Command::Flush), true);
+        let of = |operation| {
+            let Totals { requests, errors, bytes, .. } = counters.read(operation);
+            (requests, errors, bytes)
+        };
+        assert_eq!(of(Operation::Write), (2, 1, 4096));
+        assert_eq!(of(Operation::Flush), (1, 0, 0));
+        assert_eq!(of(Operation::Read), (0, 0, 0));
+        let writes = counters.read(Operation::Write);
+        assert_eq!(writes.times().map(|(_, count)| count).sum::<u64>(), 2);
+        assert_eq!((writes.below(TIME_MAX), writes.below(1)), (2, 0));
+    }
+}
