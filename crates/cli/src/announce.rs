@@ -15,6 +15,10 @@ pub(crate) struct Offer<'a> {
     /// Whether clients have to speak TLS.
     pub(crate) tls: bool,
     pub(crate) images: &'a [PathBuf],
+    /// Where the attributes are, if they are offered.
+    pub(crate) control: Option<&'a Path>,
+    /// The URL of the metrics, likewise.
+    pub(crate) metrics: Option<&'a str>,
 }
 
 impl Offer<'_> {
@@ -62,14 +66,14 @@ fn shell_word(text: &str) -> String {
 fn control_commands(socket: &str) -> String {
     let socket = shell_word(socket);
     format!(
-        "\nThe workqueues, live:\n  homing wq monitor --socket {socket}\n  \
+        "\nWhat it does, live:\n  homing top --socket {socket}\n  homing wq monitor --socket {socket}\n  \
          homing set workqueue/crypt/affinity_scope numa --socket {socket}\n"
     )
 }
 
 /// The exports, for programs. JSON has no bytes that are not text: for a path with such bytes, only
 /// the URI tells all.
-fn for_programs(offer: &Offer<'_>, control: Option<&Path>) -> Value {
+fn for_programs(offer: &Offer<'_>) -> Value {
     let export = |image: &PathBuf| {
         let (name, path) = (export_name(image), image.to_string_lossy());
         json!({ "name": name, "image": path, "uri": offer.uri(image) })
@@ -77,21 +81,19 @@ fn for_programs(offer: &Offer<'_>, control: Option<&Path>) -> Value {
     let exports: Vec<_> = offer.images.iter().map(export).collect();
     let first = &exports[0]["uri"];
     let mut line = json!({ "uri": first, "pid": std::process::id(), "exports": exports });
-    if let Some(control) = control {
+    if let Some(control) = offer.control {
         line["control"] = json!(control.to_string_lossy());
+    }
+    if let Some(metrics) = offer.metrics {
+        line["metrics"] = json!(metrics);
     }
     line
 }
 
-/// Prints the exports and what to type next, or a line for programs. `control` is where the
-/// attributes are offered, if they are.
-pub(crate) fn announce(
-    json: bool,
-    offer: &Offer<'_>,
-    control: Option<&Path>,
-) -> anyhow::Result<()> {
+/// Prints the exports and what to type next, or a line for programs.
+pub(crate) fn announce(json: bool, offer: &Offer<'_>) -> anyhow::Result<()> {
     if json {
-        return output::print_json(&for_programs(offer, control));
+        return output::print_json(&for_programs(offer));
     }
     let mut text = String::from("Serving:\n");
     for image in offer.images {
@@ -135,7 +137,10 @@ pub(crate) fn announce(
             address.port(),
         ),
     };
-    if let Some(control) = control {
+    if let Some(metrics) = offer.metrics {
+        let _ = writeln!(text, "\nFor Prometheus: {metrics}");
+    }
+    if let Some(control) = offer.control {
         text.push_str(&control_commands(&control.to_string_lossy()));
     }
     text.push_str("\nCtrl-C stops the server after making everything durable.\n");
@@ -163,8 +168,14 @@ mod tests {
         let path: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(&b"n\xff/disk.img"[..]);
         let images = [PathBuf::from(path)];
         let endpoint = Endpoint::Unix(images[0].clone());
-        let offer = Offer { endpoint: &endpoint, tls: false, images: &images };
-        let line = for_programs(&offer, Some(&images[0]));
+        let offer = Offer {
+            endpoint: &endpoint,
+            tls: false,
+            images: &images,
+            control: Some(&images[0]),
+            metrics: None,
+        };
+        let line = for_programs(&offer);
         assert_eq!(line["uri"], "nbd+unix:///disk?socket=n%FF/disk.img");
         assert_eq!(line["exports"][0]["uri"], line["uri"]);
         assert_eq!(line["control"], "n\u{fffd}/disk.img");

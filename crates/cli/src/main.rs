@@ -10,6 +10,7 @@ mod count;
 mod images;
 mod lab;
 mod log;
+mod metrics;
 mod output;
 mod passphrase;
 mod process;

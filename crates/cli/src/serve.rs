@@ -24,6 +24,7 @@ use crate::cache::{Cache, CacheArgs};
 use crate::count::count;
 use crate::images::{self, export_name};
 use crate::log::log_to_stderr;
+use crate::metrics;
 use crate::passphrase::{self, Passphrase};
 use crate::process::{allow_files, forbid_core_dumps, outlive_file_limits};
 use crate::prompt;
@@ -78,6 +79,11 @@ pub(crate) struct ServeArgs {
     /// Offer the live attributes on this Unix socket, for `homing top`, `ls`, `get`, `set` and `wq`
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
+
+    /// Offer the counters to Prometheus, as http://ADDRESS:PORT/metrics, to whoever asks: names and
+    /// figures, no data
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address, conflicts_with = "try_it")]
+    metrics: Option<SocketAddr>,
 
     /// Refuse writes; the file may be read-only too
     #[arg(long)]
@@ -139,6 +145,7 @@ Examples:
   homing serve a.img b.img --cache 4G --cache-min a=1G
                                                  b cannot evict all of a
   homing serve disk.img --control disk.control   with a socket for homing top
+  homing serve disk.img --metrics 127.0.0.1:9820 for Prometheus
   homing serve --try                             five seconds of load, a table
 
 Each image is an export named after its file: disk.img is served as \"disk\". The first image also \
@@ -188,11 +195,12 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     // Before a passphrase is asked for, and before an image is made that nobody can use.
     check_endpoint(&endpoint, args.control.as_deref(), &images)?;
     let tls = certificates(args)?;
+    let metrics = args.metrics.map(metrics::Listener::bind).transpose()?;
     if args.try_it {
         try_load::check_size(args.size.unwrap_or(TRY_SIZE))?;
     }
     let runtime = Runtime::builder().on_stall(|stall| tracing::warn!("{stall}")).build();
-    let runtime = runtime.context("cannot start the workers")?;
+    let runtime = Arc::new(runtime.context("cannot start the workers")?);
     let names: Vec<_> = images.iter().map(|image| export_name(image)).collect();
     let cache = args.cache.build(&runtime, &names)?;
     allow_files(args.connections_max.get(), images.len());
@@ -221,12 +229,22 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     };
     let server = Server::bind(&runtime, &endpoint, exports, &options)?;
     // `control` lives until the end of the program, and then removes its file.
-    let mut trees: Vec<Arc<dyn AttributeTree>> =
-        vec![Arc::new(runtime.attributes()), Arc::new(server.durable().attributes())];
+    let mut trees: Vec<Arc<dyn AttributeTree>> = vec![
+        Arc::new(runtime.attributes()),
+        Arc::new(server.durable().attributes()),
+        Arc::new(server.attributes()),
+    ];
     if let Some(cache) = &cache {
         trees.push(Arc::new(cache.pages.attributes()));
     }
     let control = args.control.as_ref().map(|path| control_socket(path, trees)).transpose()?;
+    let sources = metrics::Sources {
+        runtime: Arc::downgrade(&runtime),
+        durable: server.durable().clone(),
+        server: server.attributes(),
+        cache: cache.as_ref().map(|cache| cache.pages.clone()),
+    };
+    let metrics = metrics.map(|listener| listener.serve(sources)).transpose()?;
     let endpoint = server.endpoint().context("cannot tell where the server listens")?;
     let handle = server.handle();
     let on_signal = handle.clone();
@@ -251,8 +269,14 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         let setting = try_load::Setting { image, sector_size, endpoint: &endpoint };
         return try_load::print(&rows?, &setting, args.json);
     }
-    let offer = Offer { endpoint: &endpoint, tls: has_tls, images: &images };
-    let announced = announce(args.json, &offer, control.as_ref().map(ControlSocket::path));
+    let offer = Offer {
+        endpoint: &endpoint,
+        tls: has_tls,
+        images: &images,
+        control: control.as_ref().map(ControlSocket::path),
+        metrics: metrics.as_deref(),
+    };
+    let announced = announce(args.json, &offer);
     if announced.is_ok() {
         tell_systemd(&NotifyState::Ready);
     } else {

@@ -8,8 +8,9 @@
 //! server/clients           ro  who is connected: a line for each
 //! ```
 //!
-//! A request's time is from when the server has all of it until its reply is ready to be sent. It
-//! is without the time on the way, and for a write without the time in which its data comes.
+//! A request's time is from when the server has received all of it until its reply is ready to be
+//! sent; requests that came together are answered together. It is without the time on the way, and
+//! for a write without the time in which its data comes.
 
 use std::sync::Arc;
 

@@ -21,7 +21,7 @@ use homing_nbd::{Session, reply};
 use homing_volume::{Block, Write};
 
 use crate::buffers::{Inbox, Outbox};
-use crate::counters::Asked;
+use crate::counters::{Answer, Asked};
 use crate::job::{answer, no_memory};
 use crate::peer::Peer;
 use crate::pool::BATCH_LEN;
@@ -40,6 +40,8 @@ pub(crate) struct Batch {
     read_len: usize,
     /// Bytes of the writes, which are done in one turn.
     write_len: usize,
+    /// What has been answered since the batch was begun to be done.
+    answers: Vec<Answer>,
 }
 
 #[derive(Debug)]
@@ -108,6 +110,7 @@ impl Batch {
         let mut answered = Ok(());
         (self.read_len, self.write_len) = (0, 0);
         let mut reads = self.reads.drain(..).peekable();
+        let answers = &mut self.answers;
         let mut read_next = |length_max: u32| {
             let next = reads.next_if(|read| answered.is_ok() && read.length <= length_max);
             let Some(Read { asked, offset, length }) = next else { return false };
@@ -115,12 +118,11 @@ impl Batch {
             let before = outbox.len();
             let room = outbox.reserve(&header[start..], length as usize);
             let room = room.map_err(|error| no_memory(offset, length, error));
-            match room.and_then(|data| device.read(offset, data)) {
-                Ok(()) => told.1.note_answer(&asked, true),
-                Err(error) => {
-                    outbox.truncate(before);
-                    answered = answer(outbox, told, &asked, Err(error));
-                }
+            let read = room.and_then(|data| device.read(offset, data));
+            answers.push((asked, read.is_ok()));
+            if let Err(error) = read {
+                outbox.truncate(before);
+                answered = answer(outbox, told, &asked, Err(error));
             }
             true
         };
@@ -137,9 +139,12 @@ impl Batch {
         while read_next(u32::MAX) {}
         drop(reads);
         for (write, done) in self.writes.iter().zip(writes) {
+            self.answers.push((write.asked, done.result.is_ok()));
             answered = answered.and_then(|()| answer(outbox, told, &write.asked, done.result));
         }
         self.writes.clear();
+        told.1.note_answers(&self.answers);
+        self.answers.clear();
         answered
     }
 }

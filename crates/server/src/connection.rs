@@ -63,6 +63,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
         spare: None,
         sends: 0,
         said_good_bye: false,
+        came: Instant::now(),
         polls: BusyPoll::new(&shared.pollers),
     };
     let ended = connection.transmit();
@@ -96,6 +97,8 @@ struct Connection {
     /// Batches sent since other threads were last let go first.
     sends: u32,
     said_good_bye: bool,
+    /// When the last bytes came.
+    came: Instant,
     polls: BusyPoll,
 }
 
@@ -117,7 +120,7 @@ impl Connection {
                     return Ok(());
                 }
                 Ok(command) if !self.shared.draining.load(Ordering::Acquire) => {
-                    let asked = Asked::now(request.cookie, &command);
+                    let asked = Asked::new(request.cookie, &command, self.came);
                     self.peer.note_request();
                     let is_long = self.lease_for(&command)?;
                     if !self.execute(asked, command)? {
@@ -180,7 +183,10 @@ impl Connection {
             });
             match filled {
                 Ok(0) => return Ok(false),
-                Ok(count) => self.peer.came(count),
+                Ok(count) => {
+                    self.peer.came(count);
+                    self.came = Instant::now();
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // The client is idle: the connection can wait without a buffer.
                     self.inbox.release();
@@ -233,8 +239,11 @@ impl Connection {
     fn send(&mut self) -> Result<(), End> {
         self.run_batch()?;
         if self.outbox.len() > 0 {
-            let (bytes, spare) = (self.outbox.bytes(), &mut self.spare);
+            let (bytes, spare, had) = (self.outbox.bytes(), &mut self.spare, self.inbox.len());
             self.peer.send_and_receive(bytes, &mut self.inbox, spare)?;
+            if self.inbox.len() > had {
+                self.came = Instant::now();
+            }
             self.outbox.clear();
             self.sends += 1;
             if self.sends == SENDS_IN_A_ROW {
@@ -284,13 +293,13 @@ impl Connection {
                     if !self.wait_for(length as usize)? {
                         return Ok(false);
                     }
-                    asked.has_come();
+                    asked.came_later(self.came);
                 }
                 self.write(asked, offset, length, fua)?;
             }
             Command::WriteZeroes { fast: true, .. } => {
                 let message = "zeroes are written, which is not fast";
-                self.peer.note_answer(&asked, true);
+                self.peer.note_answers(&[(asked, true)]);
                 self.refuse(asked.cookie, Errno::NotSupported, message)?;
             }
             Command::WriteZeroes { offset, length, fua, .. } => {
@@ -497,6 +506,7 @@ impl Connection {
     }
 
     fn answer(&mut self, asked: &Asked, result: Result<(), BlockError>) -> Result<(), End> {
+        self.peer.note_answers(&[(*asked, result.is_ok())]);
         Ok(answer(&mut self.outbox, (&self.session, &self.peer), asked, result)?)
     }
 
@@ -519,7 +529,7 @@ impl Connection {
                         state: if extent.allocated { 0 } else { wire::STATE_HOLE },
                     })
                     .collect();
-                self.peer.note_answer(asked, true);
+                self.peer.note_answers(&[(*asked, true)]);
                 let cookie = asked.cookie;
                 Ok(self.outbox.push(|bytes| reply::block_status(bytes, cookie, &extents))?)
             }

@@ -49,12 +49,15 @@ pub(crate) struct Asked {
     pub(crate) cookie: u64,
     operation: Operation,
     bytes: u32,
-    at: Instant,
+    came: Instant,
 }
 
+/// A request, and whether it was done.
+pub(crate) type Answer = (Asked, bool);
+
 impl Asked {
-    /// All of it has come, but for the data of a write.
-    pub(crate) fn now(cookie: u64, command: &Command) -> Self {
+    /// All of it had come at that time, but for the data of a write.
+    pub(crate) fn new(cookie: u64, command: &Command, came: Instant) -> Self {
         let (operation, bytes) = match *command {
             Command::Read { length, .. } => (Operation::Read, length),
             Command::Write { length, .. } => (Operation::Write, length),
@@ -67,12 +70,12 @@ impl Asked {
                 (Operation::Other, 0)
             }
         };
-        Self { cookie, operation, bytes, at: Instant::now() }
+        Self { cookie, operation, bytes, came }
     }
 
-    /// Its data has come only now: until then the client was waited for.
-    pub(crate) fn has_come(&mut self) {
-        self.at = Instant::now();
+    /// Its data has come only at that time: until then the client was waited for.
+    pub(crate) fn came_later(&mut self, came: Instant) {
+        self.came = came;
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -107,18 +110,23 @@ impl ExportCounters {
         Self { name, parts: (0..parts).map(|_| OnceLock::new()).collect() }
     }
 
-    /// The request has ended: its reply is ready to be sent.
-    pub(crate) fn note(&self, asked: &Asked, is_done: bool) {
-        let took_ns = u64::try_from(asked.at.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    /// These requests have ended: their replies are ready to be sent.
+    pub(crate) fn note(&self, answers: &[Answer]) {
+        let now = Instant::now();
         let part = &self.parts[rustix::thread::sched_getcpu() % self.parts.len()];
-        let counts = &part.get_or_init(Box::default).0[asked.operation as usize];
-        counts.requests.fetch_add(1, Relaxed);
-        counts.time_ns.fetch_add(took_ns, Relaxed);
-        counts.times.note(took_ns);
-        if is_done {
-            counts.bytes.fetch_add(asked.bytes.into(), Relaxed);
-        } else {
-            counts.errors.fetch_add(1, Relaxed);
+        let part = part.get_or_init(Box::default);
+        for (asked, is_done) in answers {
+            let took = now.saturating_duration_since(asked.came);
+            let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+            let counts = &part.0[asked.operation as usize];
+            counts.requests.fetch_add(1, Relaxed);
+            counts.time_ns.fetch_add(took_ns, Relaxed);
+            counts.times.note(took_ns);
+            if *is_done {
+                counts.bytes.fetch_add(asked.bytes.into(), Relaxed);
+            } else {
+                counts.errors.fetch_add(1, Relaxed);
+            }
         }
     }
 
@@ -236,10 +244,10 @@ mod tests {
     fn requests_are_counted_by_operation_and_outcome() {
         let counters = ExportCounters::new("disk".to_owned());
         let write = Command::Write { offset: 0, length: 4096, fua: false };
-        let asked = Asked::now(7, &write);
-        counters.note(&asked, true);
-        counters.note(&asked, false);
-        counters.note(&Asked::now(8, &Command::Flush), true);
+        let came = Instant::now();
+        let asked = Asked::new(7, &write, came);
+        counters.note(&[(asked, true), (asked, false)]);
+        counters.note(&[(Asked::new(8, &Command::Flush, came), true)]);
         let of = |operation| {
             let Totals { requests, errors, bytes, .. } = counters.read(operation);
             (requests, errors, bytes)

@@ -36,6 +36,7 @@ impl Job {
     pub(crate) fn answer(mut self, result: Result<(), BlockError>) {
         let Some(counted) = self.counted.take() else { return };
         let mut bytes = Vec::new();
+        counted.peer().note_answers(&[(self.asked, result.is_ok())]);
         encode(&mut bytes, (&self.session, counted.peer()), &self.asked, result);
         Peer::send_later(Reply { bytes: Payload::Short(bytes), counted });
     }
@@ -43,7 +44,7 @@ impl Job {
     /// The request is done; `bytes` is the whole reply.
     pub(crate) fn send(mut self, bytes: Payload) {
         let Some(counted) = self.counted.take() else { return };
-        counted.peer().note_answer(&self.asked, true);
+        counted.peer().note_answers(&[(self.asked, true)]);
         Peer::send_later(Reply { bytes, counted });
     }
 }
@@ -54,13 +55,13 @@ impl Drop for Job {
             let mut bytes = Vec::new();
             let text = "the request was dropped: the server is going down or has a bug";
             reply::error(&mut bytes, &self.session, self.asked.cookie, Errno::Io, text);
-            counted.peer().note_answer(&self.asked, false);
+            counted.peer().note_answers(&[(self.asked, false)]);
             Peer::send_later(Reply { bytes: Payload::Short(bytes), counted });
         }
     }
 }
 
-/// Leaves the reply to a command without data in `outbox`.
+/// Leaves the reply to a command without data in `outbox`. The caller counts it.
 pub(crate) fn answer(
     outbox: &mut Outbox,
     told: (&Session, &Peer),
@@ -70,14 +71,13 @@ pub(crate) fn answer(
     outbox.push(|bytes| encode(bytes, told, asked, result))
 }
 
-/// Appends the reply to a command without data, and counts it.
+/// Appends the reply to a command without data.
 fn encode(
     bytes: &mut Vec<u8>,
     (session, peer): (&Session, &Peer),
     asked: &Asked,
     result: Result<(), BlockError>,
 ) {
-    peer.note_answer(asked, result.is_ok());
     match result {
         Ok(()) => reply::done(bytes, asked.cookie),
         Err(error) => {

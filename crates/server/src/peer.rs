@@ -21,7 +21,7 @@ use homing_socket::RateLimit;
 
 use crate::buffers::{AHEAD_MAX, AHEAD_WEIGHT, Inbox};
 use crate::clients::Clients;
-use crate::counters::{Asked, ExportCounters};
+use crate::counters::{Answer, ExportCounters};
 use crate::memory::{Account, Lease};
 use crate::patience::Waiting;
 use crate::pool::{BATCH_LEN, OWN_REPLIES_MAX, Payload};
@@ -186,18 +186,17 @@ impl Peer {
         self.transmits.load(Acquire)
     }
 
-    /// A request begins. It ends with [`Peer::note_answer`], or with the connection.
+    /// A request begins. It ends with [`Peer::note_answers`], or with the connection.
     pub(crate) fn note_request(&self) {
         self.tally.begun.fetch_add(1, Relaxed);
     }
 
-    /// A reply is ready to be sent.
-    pub(crate) fn note_answer(&self, asked: &Asked, is_done: bool) {
-        self.export_counters().note(asked, is_done);
-        if is_done {
-            self.tally.bytes.fetch_add(asked.bytes(), Relaxed);
-        }
-        self.tally.answered.fetch_add(1, Release);
+    /// Their replies are ready to be sent.
+    pub(crate) fn note_answers(&self, answers: &[Answer]) {
+        self.export_counters().note(answers);
+        let done = answers.iter().filter(|(_, is_done)| *is_done);
+        self.tally.bytes.fetch_add(done.map(|(asked, _)| asked.bytes()).sum(), Relaxed);
+        self.tally.answered.fetch_add(answers.len() as u64, Release);
     }
 
     pub(crate) fn tally(&self) -> Tallied {

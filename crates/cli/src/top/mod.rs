@@ -3,10 +3,12 @@
 //! ```text
 //! sample   its counters at one moment
 //! rates    what happened between two of them
+//! exports  the same, of what a server's clients get
 //! screen   the same, drawn
 //! live     the terminal: keys, a reader that does not hold them up, and how it was before
 //! ```
 
+mod exports;
 mod live;
 mod rates;
 mod sample;

@@ -4,6 +4,7 @@ use std::time::UNIX_EPOCH;
 
 use serde::Serialize;
 
+use super::exports::Export;
 use super::sample::Sample;
 
 /// See the module. `None` is for what is not known: there was no sample before, or the program has
@@ -15,6 +16,7 @@ pub(super) struct Rates {
     /// Seconds between the samples.
     pub(super) seconds: Option<f64>,
     pub(super) cpus: Vec<Cpu>,
+    pub(super) exports: Vec<Export>,
     pub(super) workqueues: Vec<Workqueue>,
     pub(super) durability: Option<Durability>,
     pub(super) cache: Option<Cache>,
@@ -126,6 +128,7 @@ impl Rates {
             timestamp: now.wall.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
             seconds,
             cpus: named("cpu", "").map(|cpu| change.cpu(cpu)).collect(),
+            exports: named("export", "/stat").map(|name| Export::of(&change, name)).collect(),
             workqueues: named("workqueue", "/counters")
                 .map(|name| change.workqueue(name))
                 .collect(),
@@ -139,9 +142,9 @@ impl Rates {
     }
 }
 
-struct Change<'a> {
-    before: Option<&'a Sample>,
-    now: &'a Sample,
+pub(super) struct Change<'a> {
+    pub(super) before: Option<&'a Sample>,
+    pub(super) now: &'a Sample,
     seconds: f64,
 }
 
@@ -152,7 +155,7 @@ impl Change<'_> {
         self.now.counter(path, key)?.checked_sub(before)
     }
 
-    fn per_s(&self, path: &str, key: &str) -> Option<f64> {
+    pub(super) fn per_s(&self, path: &str, key: &str) -> Option<f64> {
         let grown = self.grown(path, key)?;
         (self.seconds > 0.0).then(|| grown as f64 / self.seconds)
     }

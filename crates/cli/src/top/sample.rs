@@ -27,6 +27,9 @@ impl Sample {
         for name in source.names("workqueue") {
             paths.extend(["affinity_scope", "counters"].map(|of| format!("workqueue/{name}/{of}")));
         }
+        for name in source.names("export") {
+            paths.extend(["stat", "latency_ns"].map(|of| format!("export/{name}/{of}")));
+        }
         let groups = source.names("cache/group");
         paths.extend(groups.iter().map(|name| format!("cache/group/{name}/stat")));
         // What each cache of objects has, and nothing else has.

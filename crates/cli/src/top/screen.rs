@@ -7,6 +7,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table};
 
+use super::exports::{Export, Operation};
 use super::rates::{Cpu, Durability, Group, ObjectCache, Rates, Workqueue};
 use crate::source::UNKNOWN;
 use crate::spans::span;
@@ -59,27 +60,31 @@ pub(super) struct View {
 
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     let rates = &view.rates;
-    let area = frame.area();
+    // Laid out first, so that they are there however low the terminal is.
+    let [head, area, foot] =
+        Layout::vertical([Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)])
+            .areas(frame.area());
     // At most so many of each; a heading and a header come on top.
     let lines = |rows: usize| rows.clamp(1, 6) + 2;
     let groups = rates.cache.as_ref().map_or(0, |cache| lines(cache.groups.len()));
-    let caches = rates.object_caches.len();
-    let caches = if caches > 0 { lines(caches) } else { 0 };
+    let lines_if_any = |rows: usize| if rows > 0 { lines(rows) } else { 0 };
+    let caches = lines_if_any(rates.object_caches.len());
+    let exports = lines_if_any(rates.exports.len());
     let cpus = cpu_lines(&rates.cpus, area.width).len() + 1;
-    let [head, cpus, workqueues, durability, cache, object_caches, foot] = Layout::vertical([
-        Constraint::Length(1),
+    let [cpus, exports, workqueues, durability, cache, object_caches] = Layout::vertical([
         Constraint::Length(cpus as u16),
+        Constraint::Length(exports as u16),
         Constraint::Min(4),
         Constraint::Length(if rates.durability.is_some() { 3 } else { 0 }),
         Constraint::Length(groups as u16),
         Constraint::Length(caches as u16),
-        Constraint::Length(1),
     ])
     .areas(area);
     frame.render_widget(Paragraph::new(view.head()), head);
     let lines: Vec<_> = cpu_lines(&rates.cpus, area.width).into_iter().map(Line::from).collect();
     let block = view.block(&cpu_title(&rates.cpus));
     frame.render_widget(Paragraph::new(lines).block(block), cpus);
+    view.draw_exports(frame, exports);
     frame.render_widget(view.workqueues(area.width), workqueues);
     if let Some(of) = &rates.durability {
         let lines: Vec<_> = durability_lines(of).into_iter().map(Line::from).collect();
@@ -170,6 +175,36 @@ impl View {
             .block(self.block("Workqueues"))
     }
 
+    fn draw_exports(&self, frame: &mut Frame<'_>, area: Rect) {
+        let p99 = |of: &Operation| of.latency_p99_ns.map_or_else(unknown, span);
+        let rows = self.rates.exports.iter().map(|of: &Export| {
+            let text = [
+                count(of.in_flight),
+                count(of.errors),
+                rate(of.read.requests_per_s),
+                rate(of.read.bytes_per_s),
+                p99(&of.read),
+                rate(of.write.requests_per_s),
+                rate(of.write.bytes_per_s),
+                p99(&of.write),
+                rate(of.flush.requests_per_s),
+                p99(&of.flush),
+            ];
+            let failed = of.errors.is_some_and(|errors| errors > 0);
+            let style = if failed { self.style(Color::Red) } else { Style::new() };
+            let name = Cell::from(of.name.clone());
+            Row::new([name].into_iter().chain(text.map(right))).style(style)
+        });
+        let header =
+            ["infl", "errors", "reads", "B/s", "p99", "writes", "B/s", "p99", "flush", "p99"];
+        let header = [Cell::from("")].into_iter().chain(header.map(str::to_owned).map(right));
+        let clients = self.rates.exports.iter().filter_map(|of| of.clients).sum::<u64>();
+        let table = Table::new(rows, columns(8, &[5, 6, 6, 5, 7, 6, 5, 7, 5, 7], area.width))
+            .header(Row::new(header).style(Style::new().add_modifier(Modifier::DIM)))
+            .block(self.block(&format!("Exports: {clients} clients")));
+        frame.render_widget(table, area);
+    }
+
     fn draw_cache(&self, frame: &mut Frame<'_>, area: Rect) {
         let Some(cache) = &self.rates.cache else { return };
         let bytes =
@@ -199,7 +234,6 @@ impl View {
     }
 
     fn draw_object_caches(&self, frame: &mut Frame<'_>, area: Rect) {
-        let count = |count: Option<u64>| rate(count.map(|count| count as f64));
         let rows = self.rates.object_caches.iter().map(|of: &ObjectCache| {
             let text = [
                 count(of.entries),
@@ -319,6 +353,14 @@ fn right(text: String) -> Cell<'static> {
 
 fn unknown() -> String {
     UNKNOWN.to_owned()
+}
+
+/// As [`rate`], of what is counted.
+fn count(count: Option<u64>) -> String {
+    match count {
+        Some(count) if count < 10_000 => count.to_string(),
+        count => rate(count.map(|count| count as f64)),
+    }
 }
 
 /// A number of at most five characters.

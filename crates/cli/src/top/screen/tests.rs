@@ -27,6 +27,8 @@ const BEFORE: &[(&str, &str)] = &[
     ("cache/group/a/b/stat", "usage 4096\ndirty 0\nhits 0\nmisses 0\nwrite_backs 0"),
     ("object_cache/x/y/capacity", "100000"),
     ("object_cache/x/y/stat", "entries 20\nweight 1500\nhits 5\nmisses 5\ninsertions 5"),
+    ("export/a/b/stat", "clients 3\nin_flight 2\nread_requests 10\nread_bytes 0\nread_errors 1"),
+    ("export/a/b/latency_ns", "read 1000 10\nwrite 5000 7"),
     ("module/stalls", "0"),
 ];
 
@@ -43,6 +45,11 @@ const NOW: &[(&str, &str)] = &[
         "asked 20\nbatches 16\nshared 4\nfailed 2\nlatency_p50_ns 2500000\nlatency_p99_ns -",
     ),
     ("cache/group/a/b/stat", "usage 4096\ndirty 0\nhits 30\nmisses 10\nwrite_backs 0"),
+    (
+        "export/a/b/stat",
+        "clients 3\nin_flight 2\nread_requests 310\nread_bytes 8000000\nread_errors 2",
+    ),
+    ("export/a/b/latency_ns", "read 1000 11\nread 2000 297\nread 1500000 2\nwrite 5000 7"),
     ("object_cache/x/y/stat", "entries 21\nweight 1600\nhits 8\nmisses 6\ninsertions 9"),
 ];
 
@@ -100,6 +107,13 @@ fn rates_are_differences_by_time_and_unknown_where_a_counter_went_back() {
         (group.name.as_str(), group.hit_ratio, group.asked_per_s),
         ("a/b", Some(0.75), Some(20.0))
     );
+    let [export] = &rates.exports[..] else { panic!("{:?}", rates.exports) };
+    assert_eq!((export.name.as_str(), export.clients, export.in_flight), ("a/b", Some(3), Some(2)));
+    let Operation { requests_per_s, bytes_per_s, errors, .. } = export.read;
+    assert_eq!((requests_per_s, bytes_per_s, errors), (Some(150.0), Some(4e6), Some(2)));
+    let latencies = |of: &Operation| (of.latency_p50_ns, of.latency_p99_ns);
+    assert_eq!(latencies(&export.read), (Some(2000), Some(2000)), "only of the last two seconds");
+    assert_eq!((latencies(&export.write), export.write.errors), ((None, None), None));
     let cache = &rates.object_caches[0];
     assert_eq!((cache.name.as_str(), cache.weight), ("x/y", Some(1600)));
     assert_eq!((cache.hit_ratio, cache.asked_per_s), (Some(0.75), Some(2.0)));
@@ -112,7 +126,12 @@ fn without_a_sample_before_there_are_no_rates() {
     assert_eq!((rates.seconds, rates.cpus[0].busy), (None, None));
     assert_eq!(rates.workqueues[0].in_flight, Some(3));
     let empty = Rates::between(None, &sample(&[]));
-    assert!(empty.durability.is_none() && empty.cache.is_none() && empty.cpus.is_empty());
+    assert!(
+        empty.durability.is_none()
+            && empty.exports.is_empty()
+            && empty.cache.is_none()
+            && empty.cpus.is_empty()
+    );
 }
 
 #[test]
@@ -123,6 +142,8 @@ fn an_ordinary_terminal_shows_all_panels() {
         "homing top  disk.control  within 2.0 s",
         "CPUs: 0.5 of 2 busy, 1000 items/s, 10 sleeps/s",
         "   0 [||||||||        ]  50 %    1000 items/s      10 sleeps/s  crypt for 1.5us",
+        "Exports: 3 clients",
+        "a/b             2      2    150  4.0M   2.0us      -     -       -     -       -",
         "Workqueues",
         "Durability: 1.2 callers a sync",
         "10 syncs/s, 2.0 shared one",
@@ -195,6 +216,7 @@ fn a_column_without_room_is_left_out() {
     };
     for (first, all) in [
         ("scope", "scope items/s CPUs infl woken home llc node remote age_p99"),
+        ("infl", "infl errors reads B/s p99 writes B/s p99 flush p99"),
         ("group", "group usage dirty hits asked/s refaults evicted written"),
     ] {
         let all: Vec<_> = all.split(' ').map(str::to_owned).collect();

@@ -1,0 +1,157 @@
+//! The counters of a server in Prometheus' text format, over HTTP.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+use homing::pages::PageCache;
+use homing::{Durable, Runtime};
+use homing_server::ServerAttributes;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use tokio::sync::Semaphore;
+
+/// Where they are.
+const PATH: &str = "/metrics";
+/// What the format is called.
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Connections at one time; others wait.
+const CONNECTIONS_MAX: usize = 64;
+/// How long one may last: those who ask again and again connect again.
+const CONNECTION_LASTS: Duration = Duration::from_secs(60);
+/// How long a request may take to come, also the next one on the same connection.
+const REQUEST_TAKES: Duration = Duration::from_secs(5);
+/// How long accepting pauses when the process is out of files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Whose counters they are.
+pub(crate) struct Sources {
+    /// It ends with the program's main thread, and is not waited for here.
+    pub(crate) runtime: Weak<Runtime>,
+    pub(crate) durable: Durable,
+    pub(crate) server: ServerAttributes,
+    pub(crate) cache: Option<PageCache>,
+}
+
+impl Sources {
+    fn record(&self) {
+        if let Some(runtime) = self.runtime.upgrade() {
+            runtime.record_metrics();
+        }
+        self.durable.record_metrics("server");
+        self.server.record_metrics();
+        if let Some(cache) = &self.cache {
+            cache.record_metrics("server");
+        }
+    }
+}
+
+/// A socket on which nobody is answered yet.
+pub(crate) struct Listener(TcpListener);
+
+impl Listener {
+    pub(crate) fn bind(address: SocketAddr) -> anyhow::Result<Self> {
+        let listen = || {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            Ok::<_, io::Error>(listener)
+        };
+        Ok(Self(listen().with_context(|| format!("cannot offer metrics on {address}"))?))
+    }
+
+    /// Answers from now on until the program ends. Returns where.
+    pub(crate) fn serve(self, sources: Sources) -> anyhow::Result<String> {
+        let address = self.0.local_addr().context("cannot tell where the metrics are")?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.context("cannot serve metrics")?;
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let text = recorder.handle();
+        let exporter = Arc::new(Exporter { sources, recorder, text });
+        let serve = move || runtime.block_on(accept(self.0, exporter));
+        let named = thread::Builder::new().name("metrics".to_owned());
+        named.spawn(serve).context("cannot start a thread for metrics")?;
+        Ok(format!("http://{address}{PATH}"))
+    }
+}
+
+struct Exporter {
+    sources: Sources,
+    recorder: PrometheusRecorder,
+    text: PrometheusHandle,
+}
+
+impl Exporter {
+    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        let told = |status, text: String| {
+            let mut response = Response::new(Full::from(text));
+            *response.status_mut() = status;
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT));
+            response
+        };
+        if request.uri().path() != PATH {
+            return told(StatusCode::NOT_FOUND, format!("the metrics are at {PATH}\n"));
+        }
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            let mut response =
+                told(StatusCode::METHOD_NOT_ALLOWED, "the metrics can only be read\n".to_owned());
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+        metrics::with_local_recorder(&self.recorder, || self.sources.record());
+        told(StatusCode::OK, self.text.render())
+    }
+}
+
+async fn accept(listener: TcpListener, exporter: Arc<Exporter>) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "there are no metrics"),
+    };
+    let tasks = tokio::task::LocalSet::new();
+    let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let accepting = async {
+        loop {
+            let permit = Arc::clone(&free).acquire_owned().await;
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let exporter = Arc::clone(&exporter);
+                    tasks.spawn_local(async move {
+                        let answered = answer_all(stream, &exporter);
+                        // Whoever stops within a request is hung up on, too.
+                        let _ = tokio::time::timeout(CONNECTION_LASTS, answered).await;
+                        drop(permit);
+                    });
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "nobody can ask for metrics");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    };
+    tasks.run_until(accepting).await;
+}
+
+async fn answer_all(stream: tokio::net::TcpStream, exporter: &Exporter) {
+    let answer = |request| {
+        let response = exporter.answer(&request);
+        async { Ok::<_, Infallible>(response) }
+    };
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_TAKES)
+        .serve_connection(TokioIo::new(stream), service_fn(answer));
+    if let Err(error) = served.await {
+        tracing::debug!(%error, "a request for metrics ended");
+    }
+}
