@@ -55,7 +55,7 @@ enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Show the machine: cores, caches, nodes, and the pods of each affinity scope
     Topo(topo::TopoArgs),
-    /// Watch what a running program does: CPUs, workqueues, durability, cache
+    /// Watch what a running program does: CPUs, exports, workqueues, durability, cache
     Top(top::TopArgs),
     /// List the live attributes of a running program
     Ls(attributes::LsArgs),
