@@ -11,6 +11,7 @@ mod images;
 mod lab;
 mod log;
 mod metrics;
+mod opening;
 mod output;
 mod passphrase;
 mod process;

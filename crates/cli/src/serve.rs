@@ -25,6 +25,7 @@ use crate::count::count;
 use crate::images::{self, export_name};
 use crate::log::log_to_stderr;
 use crate::metrics;
+use crate::opening::Opening;
 use crate::passphrase::{self, Passphrase};
 use crate::process::{allow_files, forbid_core_dumps, outlive_file_limits};
 use crate::prompt;
@@ -306,9 +307,12 @@ fn open_all(
     }
     // Images that exist come first: they may be in use, or have another passphrase.
     let (old, new): (Vec<_>, _) = images.iter().partition(|image| image.symlink_metadata().is_ok());
+    let opening = Opening::of(images.len(), key.is_none() && !args.ephemeral);
     for image in old.into_iter().chain(new) {
         served.check(image)?;
+        opening.next(image);
         let device = volumes::open_or_make(args, image, key, cache)?;
+        opening.done();
         served.add(image);
         let description = format!("{} on {}", ByteSize(device.size()), image.display());
         let (name, read_only) = (export_name(image), args.read_only);

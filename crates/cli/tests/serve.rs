@@ -38,6 +38,35 @@ fn systemd_is_told_when_clients_can_come_and_when_it_ends() {
     tells_systemd(&scratch, &UnixDatagram::bind(&path).unwrap(), path.into_os_string());
 }
 
+/// Opening takes seconds for each volume, and systemd gives up on a service that takes long.
+#[test]
+fn systemd_is_told_to_wait_while_several_volumes_are_opened() {
+    let scratch = Scratch::new();
+    let path = scratch.path("notify");
+    let systemd = UnixDatagram::bind(&path).unwrap();
+    let mut command = scratch.command(&["a.img", "b.img", "--size", "1M", "--socket", "socket"]);
+    command.env("NOTIFY_SOCKET", path);
+    let server = Server::start(&mut command, Some(scratch.path("socket")));
+    systemd.set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut told = Vec::new();
+    while told.last().is_none_or(|last| last != "READY=1\n") {
+        let mut message = [0; 100];
+        let length = systemd.recv(&mut message).unwrap();
+        told.push(String::from_utf8(message[..length].to_vec()).unwrap());
+    }
+    let wait = "EXTEND_TIMEOUT_USEC=120000000\n";
+    let all = [
+        "STATUS=opening 1 of 2\n",
+        wait,
+        "STATUS=opening 2 of 2\n",
+        wait,
+        "STATUS=\n",
+        "READY=1\n",
+    ];
+    assert_eq!(told, all);
+    server.stop();
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn systemd_is_told_in_the_abstract_namespace_too() {

@@ -1,0 +1,56 @@
+//! What is told while several volumes are opened, which takes a while for each: a bar to who waits
+//! at a terminal, and to systemd that it should go on waiting.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use sd_notify::NotifyState;
+
+use crate::systemd::tell_systemd;
+
+/// How long one volume may take: a passphrase is tried for seconds, on a busy machine for more.
+const EACH: Duration = Duration::from_secs(120);
+
+pub(crate) struct Opening {
+    bar: ProgressBar,
+    count: usize,
+}
+
+impl Opening {
+    /// `asks`: whether passphrases are asked for, which a bar would disturb.
+    pub(crate) fn of(count: usize, asks: bool) -> Self {
+        let bar = if count > 1 && !asks && std::io::stderr().is_terminal() {
+            ProgressBar::new(count as u64)
+        } else {
+            ProgressBar::hidden()
+        };
+        let style = ProgressStyle::with_template("opening {bar:24} {pos}/{len}  {msg}");
+        bar.set_style(style.expect("the template is well-formed"));
+        Self { bar, count }
+    }
+
+    /// This one is opened next.
+    pub(crate) fn next(&self, image: &Path) {
+        if self.count > 1 {
+            let status = format!("opening {} of {}", self.bar.position() + 1, self.count);
+            tell_systemd(&NotifyState::Status(&status));
+            tell_systemd(&NotifyState::ExtendTimeoutUsec(EACH.as_micros() as u32));
+        }
+        self.bar.set_message(image.display().to_string());
+    }
+
+    pub(crate) fn done(&self) {
+        self.bar.inc(1);
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+        if self.count > 1 {
+            tell_systemd(&NotifyState::Status(""));
+        }
+    }
+}
