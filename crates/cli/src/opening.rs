@@ -19,9 +19,9 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// `asks`: whether passphrases are asked for, which a bar would disturb.
-    pub(crate) fn of(count: usize, asks: bool) -> Self {
-        let bar = if count > 1 && !asks && std::io::stderr().is_terminal() {
+    /// `is_quiet`: whether nothing else is told or asked meanwhile, which a bar would disturb.
+    pub(crate) fn of(count: usize, is_quiet: bool) -> Self {
+        let bar = if count > 1 && is_quiet && std::io::stderr().is_terminal() {
             ProgressBar::new(count as u64)
         } else {
             ProgressBar::hidden()

@@ -306,8 +306,10 @@ fn open_all(
         there.add(image);
     }
     // Images that exist come first: they may be in use, or have another passphrase.
-    let (old, new): (Vec<_>, _) = images.iter().partition(|image| image.symlink_metadata().is_ok());
-    let opening = Opening::of(images.len(), key.is_none() && !args.ephemeral);
+    let (old, new): (Vec<_>, Vec<_>) =
+        images.iter().partition(|image| image.symlink_metadata().is_ok());
+    // Of each volume that is made, the log says so.
+    let opening = Opening::of(images.len(), key.is_some() && new.is_empty());
     for image in old.into_iter().chain(new) {
         served.check(image)?;
         opening.next(image);

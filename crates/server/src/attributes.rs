@@ -44,11 +44,13 @@ impl ServerAttributes {
     /// Of each export.
     pub(crate) fn present(&self) -> Vec<Present> {
         let mut all = vec![Present::default(); self.0.exports().len()];
-        for (_, peer) in self.0.connected().iter().filter(|(_, peer)| peer.has_begun()) {
-            let of = &mut all[peer.export()];
-            of.clients += 1;
-            of.in_flight += peer.tally().in_flight;
-        }
+        self.0.look_at(|peer| {
+            if peer.has_begun() {
+                let of = &mut all[peer.export()];
+                of.clients += 1;
+                of.in_flight += peer.tally().in_flight;
+            }
+        });
         all
     }
 

@@ -109,6 +109,11 @@ impl Clients {
         all
     }
 
+    /// Calls `look` with each that is connected. Nobody can come or go meanwhile.
+    pub(crate) fn look_at(&self, look: impl FnMut(&Peer)) {
+        self.peers().connected.values().map(Arc::as_ref).for_each(look);
+    }
+
     pub(crate) fn memory(&self, account: Account) -> &Memory {
         match account {
             Account::Requests => &self.for_requests,
