@@ -3,11 +3,12 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use homing_durable::{Durable, Fsync};
+use homing_durable::{Durable, Fsync, Log};
 use homing_runtime::Runtime;
 
 fn file() -> File {
@@ -44,6 +45,36 @@ fn each_call_is_there() {
     runtime.fsync_dir(&File::open(folder.path()).unwrap()).wait().unwrap();
     assert!(runtime.fsync_many(&files).wait().iter().all(Result::is_ok));
     assert_eq!(runtime.durable().counters().asked, 8);
+}
+
+/// Items that compute keep their CPUs, so each caller of a database would wait for its compaction.
+#[test]
+fn a_sync_does_not_wait_for_items_that_compute() {
+    const TOO_LATE: Duration = Duration::from_secs(60);
+    let runtime = Runtime::new().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (log, _) = Log::open(&runtime.durable(), folder.path().join("log")).unwrap();
+    let (began, synced) = (Instant::now(), Arc::new(AtomicBool::new(false)));
+    let (computes, all_compute) = mpsc::channel();
+    let compaction = runtime.workqueue("compaction").build().unwrap();
+    let compute = |_| {
+        let (synced, computes) = (Arc::clone(&synced), computes.clone());
+        compaction.queue(move || {
+            computes.send(()).unwrap();
+            while !synced.load(Ordering::Relaxed) && began.elapsed() < TOO_LATE {
+                std::hint::spin_loop();
+            }
+        })
+    };
+    // As many as there are CPUs, and as many again that wait.
+    let cpus = runtime.cpus().len();
+    let items: Vec<_> = (0..2 * cpus).map(compute).collect();
+    (0..cpus).for_each(|_| all_compute.recv().unwrap());
+    runtime.fsync(&file()).wait().unwrap();
+    log.commit(log.append(b"a record").unwrap()).wait().unwrap();
+    assert!(began.elapsed() < TOO_LATE, "they have waited until nobody computed");
+    synced.store(true, Ordering::Relaxed);
+    items.into_iter().for_each(|item| item.join().unwrap());
 }
 
 #[test]
