@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Weak};
-use std::thread;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -16,9 +16,9 @@ use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 /// Where they are.
 const PATH: &str = "/metrics";
@@ -26,18 +26,15 @@ const PATH: &str = "/metrics";
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Connections at one time; others wait.
-const CONNECTIONS_MAX: usize = 64;
-/// How long one may last: those who ask again and again connect again.
-const CONNECTION_LASTS: Duration = Duration::from_secs(60);
-/// How long a request may take to come, also the next one on the same connection.
-const REQUEST_TAKES: Duration = Duration::from_secs(5);
+pub(crate) const CONNECTIONS_MAX: usize = 256;
+/// How long one may last, for one request and its answer.
+const CONNECTION_LASTS: Duration = Duration::from_secs(10);
 /// How long accepting pauses when the process is out of files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Whose counters they are.
 pub(crate) struct Sources {
-    /// It ends with the program's main thread, and is not waited for here.
-    pub(crate) runtime: Weak<Runtime>,
+    pub(crate) runtime: Arc<Runtime>,
     pub(crate) durable: Durable,
     pub(crate) server: ServerAttributes,
     pub(crate) cache: Option<PageCache>,
@@ -45,9 +42,7 @@ pub(crate) struct Sources {
 
 impl Sources {
     fn record(&self) {
-        if let Some(runtime) = self.runtime.upgrade() {
-            runtime.record_metrics();
-        }
+        self.runtime.record_metrics();
         self.durable.record_metrics("server");
         self.server.record_metrics();
         if let Some(cache) = &self.cache {
@@ -56,32 +51,58 @@ impl Sources {
     }
 }
 
-/// A socket on which nobody is answered yet.
-pub(crate) struct Listener(TcpListener);
+/// Answers those who ask, until it is dropped.
+pub(crate) struct Metrics {
+    url: String,
+    stop: Arc<Notify>,
+    thread: Option<JoinHandle<()>>,
+}
 
-impl Listener {
-    pub(crate) fn bind(address: SocketAddr) -> anyhow::Result<Self> {
-        let listen = || {
-            let listener = TcpListener::bind(address)?;
-            listener.set_nonblocking(true)?;
-            Ok::<_, io::Error>(listener)
-        };
-        Ok(Self(listen().with_context(|| format!("cannot offer metrics on {address}"))?))
+impl Metrics {
+    /// Whether [`Metrics::serve`] could listen there.
+    pub(crate) fn check(address: SocketAddr) -> anyhow::Result<()> {
+        listen(address).map(drop)
     }
 
-    /// Answers from now on until the program ends. Returns where.
-    pub(crate) fn serve(self, sources: Sources) -> anyhow::Result<String> {
-        let address = self.0.local_addr().context("cannot tell where the metrics are")?;
+    pub(crate) fn serve(address: SocketAddr, sources: Sources) -> anyhow::Result<Self> {
+        let listener = listen(address)?;
+        let address = listener.local_addr().context("cannot tell where the metrics are")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("cannot serve metrics")?;
         let recorder = PrometheusBuilder::new().build_recorder();
         let text = recorder.handle();
         let exporter = Arc::new(Exporter { sources, recorder, text });
-        let serve = move || runtime.block_on(accept(self.0, exporter));
+        let stop = Arc::new(Notify::new());
+        let stopped = Arc::clone(&stop);
+        let serve = move || {
+            let accepting = accept(listener, exporter);
+            runtime.block_on(futures_lite::future::or(stopped.notified(), accepting));
+        };
         let named = thread::Builder::new().name("metrics".to_owned());
-        named.spawn(serve).context("cannot start a thread for metrics")?;
-        Ok(format!("http://{address}{PATH}"))
+        let thread = named.spawn(serve).context("cannot start a thread for metrics")?;
+        Ok(Self { url: format!("http://{address}{PATH}"), stop, thread: Some(thread) })
     }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+}
+
+impl Drop for Metrics {
+    fn drop(&mut self) {
+        self.stop.notify_one();
+        // It holds what has to end in its turn: the runtime and the cache.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listener = || {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok::<_, io::Error>(listener)
+    };
+    listener().with_context(|| format!("cannot offer metrics on {address}"))
 }
 
 struct Exporter {
@@ -127,7 +148,7 @@ async fn accept(listener: TcpListener, exporter: Arc<Exporter>) {
                     let exporter = Arc::clone(&exporter);
                     tasks.spawn_local(async move {
                         let answered = answer_all(stream, &exporter);
-                        // Whoever stops within a request is hung up on, too.
+                        // Whoever stops within a request, or does not read, is hung up on.
                         let _ = tokio::time::timeout(CONNECTION_LASTS, answered).await;
                         drop(permit);
                     });
@@ -148,8 +169,7 @@ async fn answer_all(stream: tokio::net::TcpStream, exporter: &Exporter) {
         async { Ok::<_, Infallible>(response) }
     };
     let served = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_TAKES)
+        .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service_fn(answer));
     if let Err(error) = served.await {
         tracing::debug!(%error, "a request for metrics ended");

@@ -24,7 +24,7 @@ use crate::cache::{Cache, CacheArgs};
 use crate::count::count;
 use crate::images::{self, export_name};
 use crate::log::log_to_stderr;
-use crate::metrics;
+use crate::metrics::{self, Metrics};
 use crate::opening::Opening;
 use crate::passphrase::{self, Passphrase};
 use crate::process::{allow_files, forbid_core_dumps, outlive_file_limits};
@@ -195,8 +195,11 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let endpoint = endpoint(args, &images)?;
     // Before a passphrase is asked for, and before an image is made that nobody can use.
     check_endpoint(&endpoint, args.control.as_deref(), &images)?;
+    if let Some(both) = args.listen.filter(|it| it.port() > 0 && args.metrics == Some(*it)) {
+        bail!("--listen and --metrics cannot both be {both}: use two ports");
+    }
     let tls = certificates(args)?;
-    let metrics = args.metrics.map(metrics::Listener::bind).transpose()?;
+    args.metrics.map(Metrics::check).transpose()?;
     if args.try_it {
         try_load::check_size(args.size.unwrap_or(TRY_SIZE))?;
     }
@@ -204,7 +207,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let runtime = Arc::new(runtime.context("cannot start the workers")?);
     let names: Vec<_> = images.iter().map(|image| export_name(image)).collect();
     let cache = args.cache.build(&runtime, &names)?;
-    allow_files(args.connections_max.get(), images.len());
+    let others = args.metrics.map_or(0, |_| metrics::CONNECTIONS_MAX);
+    allow_files(args.connections_max.get().saturating_add(others), images.len());
     let key = args.key_file.as_deref().map(passphrase::from_file).transpose()?;
     let (exports, served) = open_all(args, &images, key.as_ref(), cache.as_ref())?;
     drop(key);
@@ -240,12 +244,13 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     }
     let control = args.control.as_ref().map(|path| control_socket(path, trees)).transpose()?;
     let sources = metrics::Sources {
-        runtime: Arc::downgrade(&runtime),
+        runtime: Arc::clone(&runtime),
         durable: server.durable().clone(),
         server: server.attributes(),
         cache: cache.as_ref().map(|cache| cache.pages.clone()),
     };
-    let metrics = metrics.map(|listener| listener.serve(sources)).transpose()?;
+    // As is `metrics`, which ends before what it tells of.
+    let metrics = args.metrics.map(|address| Metrics::serve(address, sources)).transpose()?;
     let endpoint = server.endpoint().context("cannot tell where the server listens")?;
     let handle = server.handle();
     let on_signal = handle.clone();
@@ -275,7 +280,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         tls: has_tls,
         images: &images,
         control: control.as_ref().map(ControlSocket::path),
-        metrics: metrics.as_deref(),
+        metrics: metrics.as_ref().map(Metrics::url),
     };
     let announced = announce(args.json, &offer);
     if announced.is_ok() {

@@ -240,8 +240,12 @@ fn what_it_says_to_try_with_the_control_socket_works_from_anywhere() {
         let program = Path::new(env!("CARGO_BIN_EXE_homing"));
         let commands = lines.iter().filter_map(|line| line.trim().strip_prefix("homing "));
         let outputs = commands.map(|line| {
-            // Without this the monitor would go on.
-            let once = if line.starts_with("wq monitor") { " -i 0" } else { "" };
+            // Without this they would go on.
+            let once = match line.split(' ').next() {
+                Some("wq") => " -i 0",
+                Some("top") => " --json -n 1 -i 0.1",
+                _ => "",
+            };
             let line = format!("\"$0\" {line}{once}");
             let output = Command::new("sh").arg("-c").arg(line).arg(program).output().unwrap();
             assert!(output.status.success(), "{output:?}");

@@ -113,4 +113,31 @@ fn an_address_that_is_taken_is_named_before_an_image_is_made() {
     assert!(!output.status.success() && error.contains("cannot offer metrics on"), "{error}");
     assert!(error.contains(&address) && error.contains("in use"), "{error}");
     assert!(!scratch.path("disk.img").exists());
+    drop(taken);
+    let args = ["disk.img", "--size", "1M", "--listen", &address, "--metrics", &address];
+    let output = scratch.command(&args).output().unwrap();
+    let error = text(&output.stderr);
+    assert!(error.contains(&format!("cannot both be {address}: use two")), "{error}");
+    assert!(!scratch.path("disk.img").exists());
+}
+
+/// A scraper that goes on asking, and one that holds a connection, do not hold up the end.
+#[test]
+fn the_server_ends_while_it_is_asked() {
+    let scratch = Scratch::new();
+    let args = ["disk.img", "--size", "1M", "--metrics", "127.0.0.1:0", "--cache", "8M"];
+    let server = scratch.serve(&args);
+    let url = server.ready()["metrics"].as_str().unwrap();
+    let address = url.split('/').nth(2).unwrap().to_owned();
+    let silent = TcpStream::connect(&address).unwrap();
+    let asks = std::thread::spawn(move || {
+        while let Ok(mut stream) = TcpStream::connect(&address) {
+            let _ = stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n");
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    });
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    server.stop();
+    asks.join().unwrap();
+    drop(silent);
 }

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A request's time is from when the server has received all of it until its reply is ready to be
-//! sent; requests that came together are answered together. It is without the time on the way, and
-//! for a write without the time in which its data comes.
+//! sent; requests that came together are answered together. It is without the time on the way, that
+//! in which a write's data comes, and that in which the client does not take earlier replies.
 
 use std::sync::Arc;
 

@@ -64,6 +64,12 @@ impl Batch {
         self.reads.is_empty() && self.writes.is_empty()
     }
 
+    /// Gives the memory back that it has for requests. It must be empty.
+    pub(crate) fn release(&mut self) {
+        debug_assert!(self.is_empty(), "requests would be lost");
+        *self = Self::default();
+    }
+
     pub(crate) fn read_len(&self) -> usize {
         self.read_len
     }

@@ -120,9 +120,11 @@ impl Connection {
                     return Ok(());
                 }
                 Ok(command) if !self.shared.draining.load(Ordering::Acquire) => {
-                    let asked = Asked::new(request.cookie, &command, self.came);
-                    self.peer.note_request();
+                    if !matches!(command, Command::Write { .. }) {
+                        self.peer.note_request();
+                    }
                     let is_long = self.lease_for(&command)?;
+                    let asked = Asked::new(request.cookie, &command, self.came);
                     if !self.execute(asked, command)? {
                         return Ok(());
                     }
@@ -190,6 +192,7 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // The client is idle: the connection can wait without a buffer.
                     self.inbox.release();
+                    self.batch.release();
                     self.shared.pool.rest();
                     if self.inbox.len() == 0 || has_lease {
                         self.peer.stream.wait_for_input(self.peer.clients.stops())?;
@@ -239,11 +242,10 @@ impl Connection {
     fn send(&mut self) -> Result<(), End> {
         self.run_batch()?;
         if self.outbox.len() > 0 {
-            let (bytes, spare, had) = (self.outbox.bytes(), &mut self.spare, self.inbox.len());
+            let (bytes, spare, began) = (self.outbox.bytes(), &mut self.spare, Instant::now());
             self.peer.send_and_receive(bytes, &mut self.inbox, spare)?;
-            if self.inbox.len() > had {
-                self.came = Instant::now();
-            }
+            // What waits in the inbox has waited for its own client meanwhile.
+            self.came += began.elapsed();
             self.outbox.clear();
             self.sends += 1;
             if self.sends == SENDS_IN_A_ROW {
@@ -295,11 +297,12 @@ impl Connection {
                     }
                     asked.came_later(self.came);
                 }
+                self.peer.note_request();
                 self.write(asked, offset, length, fua)?;
             }
             Command::WriteZeroes { fast: true, .. } => {
                 let message = "zeroes are written, which is not fast";
-                self.peer.note_answers(&[(asked, true)]);
+                self.peer.note_answer(&asked, true);
                 self.refuse(asked.cookie, Errno::NotSupported, message)?;
             }
             Command::WriteZeroes { offset, length, fua, .. } => {
@@ -506,7 +509,7 @@ impl Connection {
     }
 
     fn answer(&mut self, asked: &Asked, result: Result<(), BlockError>) -> Result<(), End> {
-        self.peer.note_answers(&[(*asked, result.is_ok())]);
+        self.peer.note_answer(asked, result.is_ok());
         Ok(answer(&mut self.outbox, (&self.session, &self.peer), asked, result)?)
     }
 
@@ -529,7 +532,7 @@ impl Connection {
                         state: if extent.allocated { 0 } else { wire::STATE_HOLE },
                     })
                     .collect();
-                self.peer.note_answers(&[(*asked, true)]);
+                self.peer.note_answer(asked, true);
                 let cookie = asked.cookie;
                 Ok(self.outbox.push(|bytes| reply::block_status(bytes, cookie, &extents))?)
             }

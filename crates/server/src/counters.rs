@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use homing_nbd::Command;
 
-/// More parts than this many are shared by CPUs that are far from each other in number.
-const PARTS_MAX: usize = 64;
+/// Parts at most, of some 8 KiB each; more CPUs share them.
+const PARTS_MAX: usize = 16;
 
 /// What is counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) enum Operation {
     WriteZeroes,
     Trim,
     Flush,
-    /// Block status, and requests to read ahead or for fast zeroes.
+    /// Block status, reading ahead, and fast zeroes, which are refused.
     Other,
 }
 
@@ -184,10 +184,10 @@ impl Totals {
 #[derive(Debug)]
 struct Times([AtomicU64; BUCKETS]);
 
-/// Each doubling of the time has four buckets. The last one is for 2^38 and more: about five
-/// minutes.
-const BUCKETS: usize = 149;
-const TIME_MAX: u64 = 1 << 38;
+/// Each doubling of the time has four buckets. The last one is for 2^42 and more: more than an
+/// hour.
+const BUCKETS: usize = 165;
+const TIME_MAX: u64 = 1 << 42;
 
 impl Default for Times {
     fn default() -> Self {
@@ -211,6 +211,9 @@ fn bucket(ns: u64) -> usize {
 
 /// The least time that is too long for a bucket.
 fn bound(bucket: usize) -> u64 {
+    if bucket == BUCKETS - 1 {
+        return u64::MAX;
+    }
     let doublings = (bucket / 4).saturating_sub(1);
     ((bucket - 4 * doublings + 1) as u64) << doublings
 }
@@ -222,7 +225,7 @@ mod tests {
     #[test]
     fn every_time_has_a_bucket_whose_bounds_hold_it() {
         let mut times: Vec<u64> = (0..5000).collect();
-        times.extend((0..38).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) * 5 / 4]));
+        times.extend((0..42).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) * 5 / 4]));
         for ns in times {
             let bucket = bucket(ns);
             assert!(ns < bound(bucket), "{ns} in {bucket}");
@@ -234,7 +237,7 @@ mod tests {
 
     #[test]
     fn bounds_grow_by_at_most_a_fourth() {
-        for bucket in 4..BUCKETS {
+        for bucket in 4..BUCKETS - 1 {
             let (before, bound) = (bound(bucket - 1), bound(bucket));
             assert!(bound > before && bound - before <= before / 4 + 1, "{before} {bound}");
         }

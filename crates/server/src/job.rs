@@ -36,7 +36,7 @@ impl Job {
     pub(crate) fn answer(mut self, result: Result<(), BlockError>) {
         let Some(counted) = self.counted.take() else { return };
         let mut bytes = Vec::new();
-        counted.peer().note_answers(&[(self.asked, result.is_ok())]);
+        counted.peer().note_answer(&self.asked, result.is_ok());
         encode(&mut bytes, (&self.session, counted.peer()), &self.asked, result);
         Peer::send_later(Reply { bytes: Payload::Short(bytes), counted });
     }
@@ -44,7 +44,7 @@ impl Job {
     /// The request is done; `bytes` is the whole reply.
     pub(crate) fn send(mut self, bytes: Payload) {
         let Some(counted) = self.counted.take() else { return };
-        counted.peer().note_answers(&[(self.asked, true)]);
+        counted.peer().note_answer(&self.asked, true);
         Peer::send_later(Reply { bytes, counted });
     }
 }
@@ -55,7 +55,14 @@ impl Drop for Job {
             let mut bytes = Vec::new();
             let text = "the request was dropped: the server is going down or has a bug";
             reply::error(&mut bytes, &self.session, self.asked.cookie, Errno::Io, text);
-            counted.peer().note_answers(&[(self.asked, false)]);
+            if counted.peer().is_cut_off() {
+                counted.peer().note_given_up();
+            } else {
+                static DROPPED: RateLimit = RateLimit::new();
+                let export = &counted.peer().export_counters().name;
+                DROPPED.log(|left_out| tracing::error!(export, left_out, "a request was dropped"));
+                counted.peer().note_answer(&self.asked, false);
+            }
             Peer::send_later(Reply { bytes: Payload::Short(bytes), counted });
         }
     }

@@ -47,7 +47,7 @@ fn record(export: &str, operation: &'static str, totals: &Totals) {
     }
     let bounds = BOUNDS.map(|power| 1_u64 << power);
     let bounds = bounds.map(|ns| ((ns as f64 / 1e9).to_string(), totals.below(ns)));
-    let beyond = ("+Inf".to_owned(), totals.requests);
+    let beyond = ("+Inf".to_owned(), totals.times().map(|(_, count)| count).sum());
     for (bound, count) in bounds.chain([beyond]) {
         let [export, operation] = labels();
         let labels = [export, operation, ("le", bound)];

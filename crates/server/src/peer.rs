@@ -21,7 +21,7 @@ use homing_socket::RateLimit;
 
 use crate::buffers::{AHEAD_MAX, AHEAD_WEIGHT, Inbox};
 use crate::clients::Clients;
-use crate::counters::{Answer, ExportCounters};
+use crate::counters::{Answer, Asked, ExportCounters};
 use crate::memory::{Account, Lease};
 use crate::patience::Waiting;
 use crate::pool::{BATCH_LEN, OWN_REPLIES_MAX, Payload};
@@ -189,6 +189,16 @@ impl Peer {
     /// A request begins. It ends with [`Peer::note_answers`], or with the connection.
     pub(crate) fn note_request(&self) {
         self.tally.begun.fetch_add(1, Relaxed);
+    }
+
+    /// As [`Peer::note_answers`], of one.
+    pub(crate) fn note_answer(&self, asked: &Asked, is_done: bool) {
+        self.note_answers(&[(*asked, is_done)]);
+    }
+
+    /// A request of a client that is gone was given up.
+    pub(crate) fn note_given_up(&self) {
+        self.tally.answered.fetch_add(1, Release);
     }
 
     /// Their replies are ready to be sent.

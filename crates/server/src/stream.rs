@@ -7,6 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, sockopt};
@@ -81,12 +83,12 @@ impl Stream {
     pub(crate) fn peer(&self) -> String {
         let told = match &self.socket {
             Socket::Tcp(stream) => stream.peer_addr().map(|address| address.to_string()),
-            Socket::Unix(stream) => sockopt::socket_peercred(stream)
-                .map(|peer| format!("pid:{}", peer.pid.as_raw_nonzero()))
+            Socket::Unix(stream) => getsockopt(stream, PeerCredentials)
+                .map(|peer| format!("pid:{}", peer.pid()))
                 .map_err(io::Error::from),
         };
-        // It may be gone already.
-        told.unwrap_or_else(|_| "-".to_owned())
+        // It may be gone already, or in a container that we cannot see into.
+        told.ok().filter(|told| told != "pid:0").unwrap_or_else(|| "-".to_owned())
     }
 
     pub(crate) fn has_tls(&self) -> bool {
@@ -95,6 +97,8 @@ impl Stream {
 
     /// Goes on with TLS, which the client begins. `limit` is called before each wait for the
     /// client.
+    // Its stack is not for clients without TLS.
+    #[inline(never)]
     pub(crate) fn accept_tls(
         &self,
         config: Arc<ServerConfig>,

@@ -20,7 +20,7 @@ pub(super) struct Export {
     pub(super) write_zeroes: Operation,
     pub(super) trim: Operation,
     pub(super) flush: Operation,
-    /// Block status, and reading ahead that clients ask for.
+    /// Block status, reading ahead, and fast zeroes, which are refused.
     pub(super) other: Operation,
 }
 

@@ -177,7 +177,8 @@ impl View {
 
     fn draw_exports(&self, frame: &mut Frame<'_>, area: Rect) {
         let p99 = |of: &Operation| of.latency_p99_ns.map_or_else(unknown, span);
-        let rows = self.rates.exports.iter().map(|of: &Export| {
+        let exports = busiest_first(&self.rates.exports);
+        let rows = exports.iter().map(|of| {
             let text = [
                 count(of.in_flight),
                 count(of.errors),
@@ -198,10 +199,17 @@ impl View {
         let header =
             ["infl", "errors", "reads", "B/s", "p99", "writes", "B/s", "p99", "flush", "p99"];
         let header = [Cell::from("")].into_iter().chain(header.map(str::to_owned).map(right));
-        let clients = self.rates.exports.iter().filter_map(|of| of.clients).sum::<u64>();
+        let sum =
+            |of: fn(&Export) -> Option<u64>| exports.iter().filter_map(|it| of(it)).sum::<u64>();
+        let title = format!(
+            "Exports: {}, {} clients, {} errors",
+            exports.len(),
+            sum(|of| of.clients),
+            sum(|of| of.errors)
+        );
         let table = Table::new(rows, columns(8, &[5, 6, 6, 5, 7, 6, 5, 7, 5, 7], area.width))
             .header(Row::new(header).style(Style::new().add_modifier(Modifier::DIM)))
-            .block(self.block(&format!("Exports: {clients} clients")));
+            .block(self.block(&title));
         frame.render_widget(table, area);
     }
 
@@ -255,6 +263,23 @@ impl View {
             .block(self.block("Caches of objects"));
         frame.render_widget(table, area);
     }
+}
+
+/// Those that do not answer what they have been asked come first: not all may have room.
+fn busiest_first(exports: &[Export]) -> Vec<&Export> {
+    let mut all: Vec<_> = exports.iter().collect();
+    let rate = |of: &Export| {
+        let operations = [&of.read, &of.write, &of.write_zeroes, &of.trim, &of.flush, &of.other];
+        operations.into_iter().filter_map(|operation| operation.requests_per_s).sum::<f64>()
+    };
+    let stands = |of: &Export| rate(of) <= 0.0 && of.in_flight.is_some_and(|count| count > 0);
+    all.sort_by(|one, other| {
+        let stuck = stands(other).cmp(&stands(one));
+        stuck
+            .then_with(|| rate(other).total_cmp(&rate(one)))
+            .then_with(|| one.name.cmp(&other.name))
+    });
+    all
 }
 
 fn percent(ratio: Option<f64>) -> String {
@@ -373,7 +398,9 @@ fn rate(rate: Option<f64>) -> String {
         Some(rate) if rate < 99_950.0 => format!("{:.1}k", rate / 1e3),
         Some(rate) if rate < 999_500.0 => format!("{:.0}k", rate / 1e3),
         Some(rate) if rate < 99_950_000.0 => format!("{:.1}M", rate / 1e6),
-        Some(rate) => format!("{:.0}M", rate / 1e6),
+        Some(rate) if rate < 999_500_000.0 => format!("{:.0}M", rate / 1e6),
+        Some(rate) if rate < 99_950_000_000.0 => format!("{:.1}G", rate / 1e9),
+        Some(rate) => format!("{:.0}G", rate / 1e9),
     }
 }
 

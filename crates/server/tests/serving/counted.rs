@@ -70,13 +70,16 @@ fn requests_are_counted_whoever_carries_them_out() {
 #[test]
 fn who_is_connected_and_what_is_under_way_can_be_seen() {
     let (_folder, endpoint) = socket();
-    serve(&endpoint, &[("disk", &device())], &ServerOptions::default(), |served| {
+    let disk = device();
+    serve(&endpoint, &[("disk", &disk)], &ServerOptions::default(), |served| {
         let clients = || served.attributes.get("server/clients").unwrap();
         assert_eq!(clients(), "");
         let mut client = Pipelined::connect(&served.endpoint);
         client.exchange(&[(command::WRITE, 0, 4096, vec![1; 4096])]);
-        // The data of this write does not come to its end.
-        let bytes = encode(&[(command::WRITE, 0, 8192, vec![1; 8192])]);
+        // The data of the write does not come to its end.
+        let bytes =
+            encode(&[(command::READ, 0, 512, vec![]), (command::WRITE, 0, 8192, vec![1; 8192])]);
+        let held_up = disk.gate.lock().unwrap();
         client.0.write_all(&bytes[..bytes.len() - 1]).unwrap();
         let wait_for = |what: &str| {
             let began = Instant::now();
@@ -90,8 +93,13 @@ fn who_is_connected_and_what_is_under_way_can_be_seen() {
         assert!(told.starts_with(&format!("1 from=pid:{} ", std::process::id())), "{told}");
         assert!(told.contains(" export=\"disk\" tls=no seconds="), "{told}");
         assert_eq!(stat(&served.attributes, "disk")["in_flight"], 1);
+        std::thread::sleep(Duration::from_millis(50));
+        drop(held_up);
+        wait_for("requests=2 bytes=4608 in_flight=0");
         client.0.write_all(&bytes[bytes.len() - 1..]).unwrap();
-        wait_for("requests=2 bytes=12288 in_flight=0");
+        wait_for("requests=3 bytes=12800 in_flight=0");
+        let stat_now = stat(&served.attributes, "disk");
+        assert!(stat_now["read_ns"] >= 50_000_000, "{stat_now:?}");
         drop(client);
         let began = Instant::now();
         while !clients().is_empty() {
@@ -122,5 +130,41 @@ fn what_is_counted_is_a_tree_that_can_only_be_read() {
             assert!(tree.set(path, "0").unwrap_err().to_string().contains("read"), "{path}");
         }
         assert!(tree.get("export/b/stat").is_err());
+    });
+}
+
+#[test]
+fn a_client_that_takes_no_replies_makes_no_request_slow() {
+    let (_folder, endpoint) = socket();
+    serve(&endpoint, &[("disk", &device())], &ServerOptions::default(), |served| {
+        let mut client = Pipelined::connect(&served.endpoint);
+        // More than fits into the socket.
+        let requests: Vec<_> = (0..256).map(|_| (command::READ, 0, 32 << 10, vec![])).collect();
+        let began = Instant::now();
+        client.0.write_all(&encode(&requests)).unwrap();
+        std::thread::sleep(Duration::from_millis(700));
+        client.replies(&requests);
+        let took = began.elapsed().as_nanos() as u64;
+        let stat = stat(&served.attributes, "disk");
+        assert_eq!(stat["read_requests"], 256);
+        // Most of them would have waited for all that time.
+        assert!(stat["read_ns"] / 256 < took / 4, "{stat:?}");
+    });
+}
+
+#[test]
+fn what_is_given_up_for_a_client_that_has_left_is_no_error() {
+    let (_folder, endpoint) = socket();
+    serve(&endpoint, &[("disk", &device())], &ServerOptions::default(), |served| {
+        let zeroes = |offset| (command::WRITE_ZEROES, offset, 16 << 20, vec![]);
+        for _ in 0..20 {
+            let mut client = Pipelined::connect(&served.endpoint);
+            client.0.write_all(&encode(&vec![zeroes(0); 8])).unwrap();
+        }
+        let began = Instant::now();
+        while !served.attributes.get("server/clients").unwrap().is_empty() {
+            assert!(began.elapsed() < Duration::from_secs(20));
+        }
+        assert_eq!(stat(&served.attributes, "disk")["write_zeroes_errors"], 0);
     });
 }

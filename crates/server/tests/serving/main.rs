@@ -13,8 +13,8 @@ mod waiting;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use homing::{Durable, Runtime, Scope, Workqueue};
@@ -33,6 +33,8 @@ struct Faulty {
     /// Writes that begin here or later fail.
     fails_from: AtomicU64,
     batches: AtomicU64,
+    /// Whoever holds this holds up reads.
+    gate: Mutex<()>,
 }
 
 impl Block for Faulty {
@@ -45,6 +47,7 @@ impl Block for Faulty {
     }
 
     fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), BlockError> {
+        drop(self.gate.lock().unwrap());
         self.below.read(offset, data)
     }
 
@@ -95,7 +98,8 @@ fn device() -> Arc<Faulty> {
     let file = tempfile::tempfile().unwrap();
     file.set_len(16 << 20).unwrap();
     let below = Bytes::new(File::new(Arc::new(file), 0, 16 << 20, 4096));
-    Arc::new(Faulty { below, fails_from: AtomicU64::new(u64::MAX), batches: AtomicU64::new(0) })
+    let (fails_from, batches) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
+    Arc::new(Faulty { below, fails_from, batches, gate: Mutex::default() })
 }
 
 /// Serves `device` while `client` runs, and checks that the server ends in good order.

@@ -142,7 +142,7 @@ fn an_ordinary_terminal_shows_all_panels() {
         "homing top  disk.control  within 2.0 s",
         "CPUs: 0.5 of 2 busy, 1000 items/s, 10 sleeps/s",
         "   0 [||||||||        ]  50 %    1000 items/s      10 sleeps/s  crypt for 1.5us",
-        "Exports: 3 clients",
+        "Exports: 1, 3 clients, 2 errors",
         "a/b             2      2    150  4.0M   2.0us      -     -       -     -       -",
         "Workqueues",
         "Durability: 1.2 callers a sync",
@@ -202,8 +202,28 @@ fn colors_are_used_only_where_they_are_wanted() {
 
 #[test]
 fn rates_have_five_characters_at_most() {
-    let texts = [0.0, 0.04, 9.96, 9_999.6, 99_999.0, 999_600.0, 1e8].map(|of| rate(Some(of)));
-    assert_eq!(texts, ["0", "0.0", "10", "10.0k", "100k", "1.0M", "100M"]);
+    let rates = [0.0, 0.04, 9.96, 9_999.6, 99_999.0, 999_600.0, 1e8, 9.996e8, 1.2e10, 1.2e11];
+    let texts = rates.map(|of| rate(Some(of)));
+    let expected = ["0", "0.0", "10", "10.0k", "100k", "1.0M", "100M", "1.0G", "12.0G", "120G"];
+    assert_eq!(texts, expected);
+}
+
+#[test]
+fn exports_that_stand_come_first_and_then_the_busiest() {
+    let export = |name: &str, in_flight, rate| Export {
+        name: name.to_owned(),
+        in_flight: Some(in_flight),
+        write: Operation { requests_per_s: Some(rate), ..Operation::default() },
+        ..Export::default()
+    };
+    let exports = [
+        export("idle", 0, 0.0),
+        export("busy", 9, 5.0),
+        export("also idle", 0, 0.0),
+        export("stuck", 1, 0.0),
+    ];
+    let names: Vec<_> = busiest_first(&exports).iter().map(|of| of.name.as_str()).collect();
+    assert_eq!(names, ["stuck", "busy", "also idle", "idle"]);
 }
 
 #[test]
