@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, Scope};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use homing_socket::{Listener, RateLimit};
 
-use crate::attribute::AttributeTree;
+use crate::attribute::{AttributeError, AttributeTree};
 use crate::lines::{Line, Lines};
 use crate::wire::{self, Answer, Failure, REQUEST_LENGTH_MAX, Request};
 
@@ -74,7 +75,11 @@ impl ControlSocket {
         let for_thread = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name(file_name(path))
-            .spawn(move || for_thread.run(tree.as_ref()))?;
+            .spawn(move || for_thread.run(tree.as_ref()))
+            .map_err(|error| {
+                let text = format!("there can be no thread for it: {error}");
+                io::Error::new(error.kind(), text)
+            })?;
         Ok(Self { shared, thread: Some(thread), path: path.to_owned() })
     }
 
@@ -94,7 +99,7 @@ impl Drop for ControlSocket {
     fn drop(&mut self) {
         self.shared.stop();
         if let Some(thread) = self.thread.take() {
-            // A call of the tree that panicked has said so already.
+            // It does not panic; if it did, that would have been said already.
             let _ = thread.join();
         }
     }
@@ -286,15 +291,26 @@ fn answer(line: &Line, tree: &dyn AttributeTree) -> Answer {
             return Answer::Failed(Failure::new(wire::TOO_LONG, message));
         }
     };
-    let result = match Request::parse(line) {
+    let request = match Request::parse(line) {
         Err(failure) => return Answer::Failed(failure),
-        Ok(Request::List { prefix }) => {
+        Ok(request) => request,
+    };
+    let path = match &request {
+        Request::List { prefix: path } | Request::Get { path } | Request::Set { path, .. } => path,
+    };
+    // The tree is the program's, and a mistake in it is one for this request alone.
+    let asked = catch_unwind(AssertUnwindSafe(|| match &request {
+        Request::List { prefix } => {
             let mut list = tree.list();
-            list.retain(|attribute| attribute.is_below(&prefix));
+            list.retain(|attribute| attribute.is_below(prefix));
             Ok(Answer::Attributes(list))
         }
-        Ok(Request::Get { path }) => tree.get(&path).map(Answer::Value),
-        Ok(Request::Set { path, value }) => tree.set(&path, &value).map(|()| Answer::Done),
-    };
+        Request::Get { path } => tree.get(path).map(Answer::Value),
+        Request::Set { path, value } => tree.set(path, value).map(|()| Answer::Done),
+    }));
+    let result = asked.unwrap_or_else(|_| {
+        let reason = "the program's code for it panicked, and says why on its standard error";
+        Err(AttributeError::failed(path, reason))
+    });
     result.unwrap_or_else(Answer::Refused)
 }

@@ -248,11 +248,14 @@ fn what_is_not_understood_is_named_and_the_next_is_served() {
 }
 
 #[test]
-fn a_tree_that_panics_ends_one_connection() {
+fn a_tree_that_panics_fails_one_request() {
     let setup = setup();
+    let mut client = Client::connect(&setup.path).unwrap();
     for _ in 0..=CONNECTIONS_MAX {
-        let mut client = Client::connect(&setup.path).unwrap();
-        assert!(matches!(client.get("bug"), Err(ClientError::Io { .. })));
+        let error = client.get("bug").unwrap_err();
+        assert!(matches!(error, ClientError::Attribute(AttributeError::Failed { .. })), "{error}");
+        assert!(error.to_string().contains("bug") && error.to_string().contains("panicked"));
+        assert_eq!(client.get("a/x").unwrap(), "1");
     }
     setup.works();
     setup.ends_promptly();

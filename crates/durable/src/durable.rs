@@ -102,6 +102,10 @@ impl Durable {
 
     /// Begins to make all of a file durable, as it is now. A new file is found after a crash only
     /// if its directory has been synced, too.
+    ///
+    /// If the runtime has ended before a worker has begun, the verdict is an error with
+    /// `ECANCELED`, here and in the functions below that return a future. Those that wait
+    /// (`..._and_wait`) work even then.
     pub fn fsync(&self, file: &impl Description) -> Synced {
         self.begin(file, Kind::All)
     }

@@ -58,8 +58,8 @@ impl Engine {
     /// The name of its workqueue.
     pub(crate) const NAME: &str = "durable";
 
-    /// Makes the workqueue of an engine, which has a rescuer, so that syncs that items wait for go on
-    /// even if no thread can be created.
+    /// Makes the workqueue of an engine, which has a rescuer, so that syncs that items wait for go
+    /// on even if no thread can be created.
     pub(crate) fn workqueue(runtime: &Runtime) -> Result<Workqueue, WorkqueueError> {
         Self::plain_workqueue(runtime).mem_reclaim().build()
     }

@@ -3,6 +3,7 @@
 mod support;
 
 use std::fs::{self, File};
+use std::path::Path;
 
 use homing_durable::{Log, Record};
 use support::{World, segments};
@@ -63,4 +64,32 @@ fn without_a_runtime_a_log_is_cut_off_and_names_are_synced_by_those_who_wait() {
     assert_eq!(error.errno, libc::ENOTDIR);
     let missing = durable.sync_parent_and_wait(path.join("none/name")).unwrap_err().to_string();
     assert!(missing.contains("none/name"), "{missing}");
+}
+
+/// What is written to a file without a name is durable, and yet nobody will find it.
+#[test]
+fn a_segment_that_was_removed_or_replaced_takes_no_more_records() {
+    let replace = |segment: &Path| {
+        let copy = segment.with_extension("copy");
+        fs::copy(segment, &copy).unwrap();
+        fs::rename(copy, segment).unwrap();
+    };
+    let removals: [&dyn Fn(&Path); 2] = [&|segment| fs::remove_file(segment).unwrap(), &replace];
+    for remove in removals {
+        let world = World::new();
+        let path = world.folder.path().join("log");
+        let (log, _) = Log::open(&world.durable, &path).unwrap();
+        log.commit_and_wait(log.append(b"one").unwrap()).unwrap();
+        let [segment] = &segments(&path)[..] else { panic!("there is one") };
+        remove(segment);
+        for _ in 0..2 {
+            let Ok(two) = log.append(b"two") else { break };
+            let error = log.commit_and_wait(two).unwrap_err().to_string();
+            assert!(error.contains(segment.to_str().unwrap()), "{error}");
+            assert!(error.contains("No such file"), "{error}");
+        }
+        let error = log.append(b"three").unwrap_err().to_string();
+        assert!(error.contains("No such file"), "{error}");
+        assert_eq!(world.durable.failures().len(), 1);
+    }
 }

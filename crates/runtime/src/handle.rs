@@ -81,7 +81,8 @@ impl<T: Send> JoinHandle<T> {
     /// nobody has begun the item, its workqueue is neither strict nor has a `cpumask`, is not
     /// freezable and never had a limit, and there is stack left. Otherwise the caller waits as in
     /// [`crate::blocking`], so an item may wait for another one without stopping the CPU that it
-    /// runs on. If no thread can be created to take over the caller's CPU, and nobody else can go
+    /// runs on. What runs on the caller's stack also sees the thread-local state that the caller
+    /// has set. If no thread can be created to take over the caller's CPU, and nobody else can go
     /// on, the caller may run other items meanwhile, on its own stack.
     ///
     /// An item that waits keeps its place among the `max_active` of its workqueue. If all of these

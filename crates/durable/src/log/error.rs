@@ -52,8 +52,9 @@ pub enum LogError {
         /// Its version.
         version: u32,
     },
-    /// A record that was durable is missing or not whole. Nothing was changed. Either restore the
-    /// log, or give up this record and all behind it with
+    /// A record that was durable is missing or not whole. (If the last segment has been removed,
+    /// this cannot be told: the log then ends with the one before.) Nothing was changed. Either
+    /// restore the log, or give up this record and all behind it with
     /// [`Log::open_before`](crate::Log::open_before).
     #[error(
         "record {sequence} of the log was durable and is damaged or gone: at {offset} of {}; restore the log, or give up \

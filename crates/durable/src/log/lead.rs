@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use homing_runtime::blocking;
+use rustix::io::Errno;
 
 use super::Sequence;
 use super::cut::{Cuts, tell};
@@ -399,7 +400,7 @@ impl Shared {
     pub(super) fn close(&self) {
         let mut state = self.state();
         state.ended.get_or_insert_with(|| {
-            let error = rustix::io::Errno::BADF.into();
+            let error = Errno::BADF.into();
             let failure = Failure { operation: "a use, after it was closed,", error };
             let error = commit::error(self.id, &self.folder.file, Kind::Data, &failure);
             Ended::Closed(error.with(Loss::Records))
@@ -500,6 +501,7 @@ impl Shared {
             }
         }
         system.sync(&file, Kind::Data).or_else(|failure| failed(failure, Loss::Records))?;
+        has_name(&file).or_else(|failure| failed(failure, Loss::Records))?;
         tail.end = after;
         Ok(())
     }
@@ -509,6 +511,17 @@ impl Shared {
         let lead = Lead { shared: Some(Arc::clone(self)) };
         self.engine.execute(move || lead.run());
     }
+}
+
+/// Fails if somebody has removed the segment, or put another file in its place: nobody will find
+/// there what was written.
+fn has_name(file: &File) -> Result<(), Failure> {
+    let failure = |errno: Errno| Failure {
+        operation: "a look for the name of a segment",
+        error: errno.into(),
+    };
+    let links = rustix::fs::fstat(file).map_err(failure)?.st_nlink;
+    if links == 0 { Err(failure(Errno::NOENT)) } else { Ok(()) }
 }
 
 /// A worker's turn to write. If the runtime drops it, the waiting callers are told.

@@ -95,6 +95,9 @@ impl fmt::Display for Sequence {
 /// it writes. So as many threads are taken as such logs commit at the same time, unless
 /// `workqueue/durable/max_active` is set.
 ///
+/// Only one process may write to a log. The lock on its folder keeps others out, but not a child
+/// made by `fork`, which has it, too: the child must not use the log.
+///
 /// [`Durable::counters`] counts each write as a sync of one file, for the commits and cuts that
 /// waited for it. A commit of records that are durable already is not counted. A failed write is
 /// one failure there. One that closes the log is among [`Durable::failures`], until the log is
@@ -287,7 +290,9 @@ impl Log {
     /// * If there was no room, or no descriptor for a new segment ([`DurabilityError::errno`] is
     ///   `ENOSPC`, `EDQUOT`, `EFBIG`, `EMFILE` or `ENFILE`, and the error's text says that no
     ///   record is lost), the appended records are kept, and a later commit of any of them makes
-    ///   all of them durable. [`truncate_before`](Log::truncate_before) makes room even then.
+    ///   all of them durable. [`truncate_before`](Log::truncate_before) makes room even then. (With
+    ///   a limit on the size of files, as by `ulimit -f`, the process is ended by `SIGXFSZ` unless
+    ///   it handles or ignores that.)
     /// * If the runtime had ended before the commit began (`errno` is `ECANCELED`), nothing is
     ///   lost, and the log is not closed: [`Log::commit_and_wait`] still works.
     ///
@@ -499,7 +504,8 @@ impl Log {
     /// the log can be opened again at once. Dropping a log does the same if nothing is under way.
     /// Otherwise the log is closed once that has ended, which may be a moment after a commit or a
     /// cut was reported as done. Appended records that nobody has committed are given up. Later
-    /// calls on another clone are refused as after a failure.
+    /// calls on another clone are refused as after a failure, except for reads, and for commits of
+    /// what is durable.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
