@@ -48,7 +48,7 @@ impl ServerAttributes {
             if peer.has_begun() {
                 let of = &mut all[peer.export()];
                 of.clients += 1;
-                of.in_flight += peer.tally().in_flight;
+                of.in_flight += peer.tally.read().in_flight;
             }
         });
         all
@@ -74,7 +74,7 @@ impl ServerAttributes {
     fn clients(&self) -> String {
         let now_ms = self.0.now_ms();
         let line = |(id, peer): &(u64, Arc<Peer>)| {
-            let (tally, seconds) = (peer.tally(), now_ms.saturating_sub(peer.since_ms) / 1000);
+            let (tally, seconds) = (peer.tally.read(), now_ms.saturating_sub(peer.since_ms) / 1000);
             let export = if peer.has_begun() { &*peer.export_counters().name } else { "" };
             // Quoted, so that nothing in a name looks like another line.
             format!(

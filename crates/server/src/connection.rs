@@ -121,7 +121,7 @@ impl Connection {
                 }
                 Ok(command) if !self.shared.draining.load(Ordering::Acquire) => {
                     if !matches!(command, Command::Write { .. }) {
-                        self.peer.note_request();
+                        self.peer.tally.note_request();
                     }
                     let is_long = self.lease_for(&command)?;
                     let asked = Asked::new(request.cookie, &command, self.came);
@@ -297,7 +297,7 @@ impl Connection {
                     }
                     asked.came_later(self.came);
                 }
-                self.peer.note_request();
+                self.peer.tally.note_request();
                 self.write(asked, offset, length, fua)?;
             }
             Command::WriteZeroes { fast: true, .. } => {

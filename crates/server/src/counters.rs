@@ -6,7 +6,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread;
 use std::time::Instant;
 
@@ -77,9 +77,50 @@ impl Asked {
     pub(crate) fn came_later(&mut self, came: Instant) {
         self.came = came;
     }
+}
 
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.into()
+/// What a client has asked for so far.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    begun: AtomicU64,
+    answered: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// The same at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tallied {
+    /// Requests that are answered.
+    pub(crate) answered: u64,
+    /// Bytes of those that were done.
+    pub(crate) bytes: u64,
+    /// Requests that have come and are not answered.
+    pub(crate) in_flight: u64,
+}
+
+impl Tally {
+    /// A request begins. It ends with an answer, with being given up, or with the connection.
+    pub(crate) fn note_request(&self) {
+        self.begun.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn note_answers(&self, answers: &[Answer]) {
+        let done = answers.iter().filter(|(_, is_done)| *is_done);
+        self.bytes.fetch_add(done.map(|(asked, _)| u64::from(asked.bytes)).sum(), Relaxed);
+        self.answered.fetch_add(answers.len() as u64, Release);
+    }
+
+    /// A request of a client that is gone was given up.
+    pub(crate) fn note_given_up(&self) {
+        self.answered.fetch_add(1, Release);
+    }
+
+    pub(crate) fn read(&self) -> Tallied {
+        // Read first, so that none counts as answered and not as begun.
+        let answered = self.answered.load(Acquire);
+        let bytes = self.bytes.load(Relaxed);
+        let in_flight = self.begun.load(Relaxed).saturating_sub(answered);
+        Tallied { answered, bytes, in_flight }
     }
 }
 

@@ -56,7 +56,7 @@ impl Drop for Job {
             let text = "the request was dropped: the server is going down or has a bug";
             reply::error(&mut bytes, &self.session, self.asked.cookie, Errno::Io, text);
             if counted.peer().is_cut_off() {
-                counted.peer().note_given_up();
+                counted.peer().tally.note_given_up();
             } else {
                 static DROPPED: RateLimit = RateLimit::new();
                 let export = &counted.peer().export_counters().name;

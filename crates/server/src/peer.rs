@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::Shutdown;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use homing_socket::RateLimit;
 
 use crate::buffers::{AHEAD_MAX, AHEAD_WEIGHT, Inbox};
 use crate::clients::Clients;
-use crate::counters::{Answer, Asked, ExportCounters};
+use crate::counters::{Answer, Asked, ExportCounters, Tally};
 use crate::memory::{Account, Lease};
 use crate::patience::Waiting;
 use crate::pool::{BATCH_LEN, OWN_REPLIES_MAX, Payload};
@@ -60,31 +60,12 @@ pub(crate) struct Peer {
     lost: AtomicBool,
     /// When it connected, as the clients' clock counts.
     pub(crate) since_ms: u64,
-    tally: Tally,
+    pub(crate) tally: Tally,
     outgoing: Mutex<Outgoing>,
     /// `sending` has become false, or `slow` true.
     idle: Condvar,
     in_flight: Mutex<InFlight>,
     landed: Condvar,
-}
-
-/// What a client has asked for so far.
-#[derive(Debug, Default)]
-struct Tally {
-    begun: AtomicU64,
-    answered: AtomicU64,
-    bytes: AtomicU64,
-}
-
-/// The same at one moment.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tallied {
-    /// Requests that are answered.
-    pub(crate) answered: u64,
-    /// Bytes of those that were done.
-    pub(crate) bytes: u64,
-    /// Requests that have come and are not answered.
-    pub(crate) in_flight: u64,
 }
 
 #[derive(Debug, Default)]
@@ -186,35 +167,15 @@ impl Peer {
         self.transmits.load(Acquire)
     }
 
-    /// A request begins. It ends with [`Peer::note_answers`], or with the connection.
-    pub(crate) fn note_request(&self) {
-        self.tally.begun.fetch_add(1, Relaxed);
-    }
-
     /// As [`Peer::note_answers`], of one.
     pub(crate) fn note_answer(&self, asked: &Asked, is_done: bool) {
         self.note_answers(&[(*asked, is_done)]);
     }
 
-    /// A request of a client that is gone was given up.
-    pub(crate) fn note_given_up(&self) {
-        self.tally.answered.fetch_add(1, Release);
-    }
-
     /// Their replies are ready to be sent.
     pub(crate) fn note_answers(&self, answers: &[Answer]) {
         self.export_counters().note(answers);
-        let done = answers.iter().filter(|(_, is_done)| *is_done);
-        self.tally.bytes.fetch_add(done.map(|(asked, _)| asked.bytes()).sum(), Relaxed);
-        self.tally.answered.fetch_add(answers.len() as u64, Release);
-    }
-
-    pub(crate) fn tally(&self) -> Tallied {
-        // Read first, so that none counts as answered and not as begun.
-        let answered = self.tally.answered.load(Acquire);
-        let bytes = self.tally.bytes.load(Relaxed);
-        let in_flight = self.tally.begun.load(Relaxed).saturating_sub(answered);
-        Tallied { answered, bytes, in_flight }
+        self.tally.note_answers(answers);
     }
 
     /// Sends a worker's reply, now or as soon as the client takes it. Does not wait.
