@@ -74,7 +74,9 @@ fn a_sync_does_not_wait_for_items_that_compute() {
     log.commit(log.append(b"a record").unwrap()).wait().unwrap();
     assert!(began.elapsed() < TOO_LATE, "they have waited until nobody computed");
     synced.store(true, Ordering::Relaxed);
-    items.into_iter().for_each(|item| item.join().unwrap());
+    for item in items {
+        item.join().unwrap();
+    }
 }
 
 #[test]
