@@ -76,7 +76,8 @@ impl<V: Clone> Flight<V> {
         }
         // A waker that panics must not keep others from being woken. Its panic does not go on in
         // the loader, which may be panicking itself.
-        std::mem::forget(panics::each(wakers.into_iter().flatten(), Waker::wake));
+        let panicked = panics::each(wakers.into_iter().flatten(), Waker::wake);
+        panicked.map(panics::drop_quietly);
     }
 
     /// Blocks this thread until the flight has landed.

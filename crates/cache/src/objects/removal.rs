@@ -84,7 +84,7 @@ impl<K, V> Drop for Departures<'_, K, V> {
         match panics::each(all, tell) {
             // One panic is passed on, unless the thread is panicking already: that would end the
             // process.
-            Some(panicked) if panicking() => std::mem::forget(panicked),
+            Some(panicked) if panicking() => panics::drop_quietly(panicked),
             Some(panicked) => resume_unwind(panicked),
             None => {}
         }

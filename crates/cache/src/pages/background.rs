@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use crate::panics::drop_quietly;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::SeqCst;
 use crate::sync::{Condvar, Mutex, lock};
@@ -126,8 +127,7 @@ impl Pool {
             // A backing's panic has been reported by now, and this thread is to go on with other
             // jobs.
             if let Err(payload) = catch_unwind(AssertUnwindSafe(job)) {
-                // Dropping the payload could panic.
-                std::mem::forget(payload);
+                drop_quietly(payload);
             }
         }
     }

@@ -13,6 +13,7 @@ use super::group::{Group, GroupState};
 use super::read_time::ReadTime;
 use super::shard::Skims;
 use super::streams::Streams;
+use crate::panics::drop_quietly;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Mutex, lock, read, write};
@@ -117,8 +118,7 @@ impl Core {
             return self.close(file);
         }
         catch_unwind(AssertUnwindSafe(|| self.close(file))).unwrap_or_else(|payload| {
-            // Dropping the payload could panic.
-            std::mem::forget(payload);
+            drop_quietly(payload);
             Err(FileError::Flush(std::io::Error::other("what it is made of panicked")))
         })
     }
