@@ -257,3 +257,14 @@ fn who_closes_a_log_waits_for_what_is_under_way_and_can_open_it_again() {
         assert!(other.truncate_before(last).wait().is_err());
     }
 }
+
+#[test]
+fn a_filesystem_of_its_own_is_a_folder_for_a_log() {
+    let world = World::new();
+    let path = world.folder.path().join("root");
+    std::fs::create_dir_all(path.join("lost+found")).unwrap();
+    let (log, _) = Log::open(&world.durable, &path).unwrap();
+    log.commit_and_wait(log.append(b"one").unwrap()).unwrap();
+    drop(log);
+    assert_eq!(Log::open(&world.durable, &path).unwrap().1.records, 1);
+}

@@ -25,6 +25,9 @@ const UNBORN: &str = "segment.new";
 /// the other.
 const SPARES: [&str; 2] = ["segment.spare-1", "segment.spare-2"];
 
+/// What mkfs leaves in the root of a filesystem, which may be all for a log.
+const LOST_AND_FOUND: &str = "lost+found";
+
 /// Takes no space except for its name, in the folder. If the space for names is used up, as in a
 /// small folder of XFS, which is within its inode, a rename needs a block of a disk that is full,
 /// before the old name goes. The name is longer than those of two segments: each spare segment may
@@ -142,7 +145,10 @@ impl Folder {
             let name = entry.map_err(io)?.file_name();
             match name.to_str().and_then(first_of) {
                 Some(first) => all.push(first),
-                None => others |= ![UNBORN, NAME].iter().chain(&SPARES).any(|own| name == **own),
+                None => {
+                    let known = [UNBORN, NAME, LOST_AND_FOUND];
+                    others |= !known.iter().chain(&SPARES).any(|known| name == **known);
+                }
             }
         }
         if all.is_empty() && others {
