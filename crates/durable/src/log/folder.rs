@@ -143,12 +143,11 @@ impl Folder {
         let (mut all, mut others) = (Vec::new(), false);
         for entry in fs::read_dir(&self.inside).map_err(io)? {
             let name = entry.map_err(io)?.file_name();
-            match name.to_str().and_then(first_of) {
-                Some(first) => all.push(first),
-                None => {
-                    let known = [UNBORN, NAME, LOST_AND_FOUND];
-                    others |= !known.iter().chain(&SPARES).any(|known| name == **known);
-                }
+            if let Some(first) = name.to_str().and_then(first_of) {
+                all.push(first);
+            } else {
+                let known = [UNBORN, NAME, LOST_AND_FOUND];
+                others |= !known.iter().chain(&SPARES).any(|known| name == **known);
             }
         }
         if all.is_empty() && others {
