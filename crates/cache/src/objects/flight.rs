@@ -76,8 +76,9 @@ impl<V: Clone> Flight<V> {
         }
         // A waker that panics must not keep others from being woken. Its panic does not go on in
         // the loader, which may be panicking itself.
-        let panicked = panics::each(wakers.into_iter().flatten(), Waker::wake);
-        panicked.map(panics::drop_quietly);
+        if let Some(panicked) = panics::each(wakers.into_iter().flatten(), Waker::wake) {
+            panics::drop_quietly(panicked);
+        }
     }
 
     /// Blocks this thread until the flight has landed.
