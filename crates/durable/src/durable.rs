@@ -74,7 +74,7 @@ impl Durable {
     pub fn of(runtime: &Runtime) -> Self {
         let own = runtime.extension(|| {
             let with_rescuer = Engine::workqueue(runtime);
-            let workqueue = with_rescuer.or_else(|_| Engine::plain_workqueue(runtime).build());
+            let workqueue = with_rescuer.or_else(|_| runtime.workqueue(Engine::NAME).build());
             let workqueue = workqueue.unwrap_or_else(|_| runtime.events().clone());
             Self { engine: Engine::new((workqueue, runtime.events().clone()), Linux) }
         });

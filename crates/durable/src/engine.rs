@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{Runtime, Scope, Workqueue, WorkqueueBuilder, WorkqueueError, blocking};
+use homing_runtime::{Runtime, Workqueue, WorkqueueError, blocking};
 
 use crate::backend::{Chosen, Ring};
 use crate::commit::{self, Committed};
@@ -58,18 +58,10 @@ impl Engine {
     /// The name of its workqueue.
     pub(crate) const NAME: &str = "durable";
 
-    /// Makes the workqueue of an engine, which has a rescuer, so that syncs that items wait for go
-    /// on even if no thread can be created.
+    /// Makes the workqueue of an engine. It has a rescuer, so that syncs which items wait for go on
+    /// even if no thread can be created, and do not wait for items that compute for long.
     pub(crate) fn workqueue(runtime: &Runtime) -> Result<Workqueue, WorkqueueError> {
-        Self::plain_workqueue(runtime).mem_reclaim().build()
-    }
-
-    /// The same without a rescuer. It is strict, so that they get a thread if all CPUs run
-    /// items that compute for long; and since its pod is all of the machine, that binds them to
-    /// nothing. A sync waits for the disk and has little to keep in a cache.
-    pub(crate) fn plain_workqueue(runtime: &Runtime) -> WorkqueueBuilder {
-        let anywhere = runtime.workqueue(Self::NAME).affinity_scope(Scope::System);
-        anywhere.affinity_strict(true)
+        runtime.workqueue(Self::NAME).mem_reclaim().build()
     }
 
     pub(crate) fn new(

@@ -76,6 +76,8 @@ pub(crate) fn main(shared: &Arc<Shared>) {
         chosen_ns: now_ns(),
         any_auto: false,
         short_since_ns: None,
+        computing: false,
+        behind_called_ns: 0,
         others_asked_ns: 0,
         stalls: Stalls::default(),
     };
@@ -111,6 +113,9 @@ struct Monitor<'a> {
     mask: Option<Mask>,
     /// Since when CPUs have waited for threads, and when rescuers were called last.
     short_since_ns: Option<(u64, Option<u64>)>,
+    /// Whether any worker's item has computed for long, and when rescuers were called for that.
+    computing: bool,
+    behind_called_ns: u64,
     /// When threads that run only what somebody waits for were last asked to help.
     others_asked_ns: u64,
     stalls: Stalls,
@@ -172,6 +177,7 @@ impl Monitor<'_> {
         self.call_rescuers(now_ns);
         self.stalls.look(shared, now_ns);
         let (working, long) = self.look_at_workers(now_ns);
+        self.call_rescuers_behind(now_ns);
         if long {
             // So that the next item that blocks need not wait for a new thread.
             shared.crew.create_spare_if_none(shared);
@@ -223,6 +229,7 @@ impl Monitor<'_> {
         let owners: HashMap<ThreadId, CpuId> = owners.collect();
         let mut long = false;
         self.strays.begin_look();
+        self.computing = false;
         for member in shared.crew.members() {
             let since_ns = member.running_since_ns.load(Ordering::Relaxed);
             if since_ns == 0 || now_ns.saturating_sub(since_ns) < LONG_NS {
@@ -298,6 +305,7 @@ impl Monitor<'_> {
                     self.count(member, |workqueue| &workqueue.blocked);
                 }),
                 Verdict::CpuIntensive => {
+                    self.computing = true;
                     if !std::mem::replace(&mut seen.counted, true) {
                         self.count(member, |workqueue| &workqueue.cpu_intensive);
                     }
@@ -464,6 +472,34 @@ impl Monitor<'_> {
             if let Some(rescuer) = workqueue.rescuer.get().filter(|_| !workqueue.is_empty()) {
                 workqueue.mayday.fetch_add(1, Ordering::Relaxed);
                 rescuer.mayday();
+            }
+        }
+    }
+
+    /// Calls the rescuers of workqueues whose items may have waited behind items that compute for
+    /// long, which keep their CPUs. Per-CPU items get a thread another way (`is_in_the_way`).
+    fn call_rescuers_behind(&mut self, now_ns: u64) {
+        if !self.computing || now_ns.saturating_sub(self.behind_called_ns) < MAYDAY_NS {
+            return;
+        }
+        self.behind_called_ns = now_ns;
+        let dispatch = &self.shared.dispatch;
+        let patience_ns = self.shared.settings.cpu_intensive_ns.load(Ordering::Relaxed);
+        let waits_long = |pool: PoolId| {
+            let mut queues = dispatch.queue_ids().filter(|queue| queue.pool == pool);
+            queues.any(|queue| {
+                Facts::waiting(dispatch, queue) > 0
+                    && now_ns.saturating_sub(dispatch.head_since_ns(queue)) >= patience_ns
+            })
+        };
+        for workqueue in self.shared.workqueues.with_items() {
+            let rescuer = workqueue.rescuer.get().filter(|_| !workqueue.kinds.per_cpu);
+            if let Some(rescuer) = rescuer
+                && !workqueue.is_empty()
+                && waits_long(workqueue.mode().pool())
+            {
+                workqueue.mayday.fetch_add(1, Ordering::Relaxed);
+                rescuer.mayday_behind();
             }
         }
     }

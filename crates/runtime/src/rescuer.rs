@@ -1,11 +1,12 @@
 //! The thread of a workqueue that must make progress when memory is short. If no thread can be
-//! created for CPUs that need one, it runs that workqueue's items, and no others.
+//! created for CPUs that need one, it runs that workqueue's items, and no others. It also does if
+//! they wait behind items that compute for long.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use homing_sched::Facts;
+use homing_sched::{Facts, QueueId};
 
 use crate::affinity::pin_to;
 use crate::books::WorkqueueBooks;
@@ -25,6 +26,10 @@ pub(crate) const MAYDAY_NS: u64 = 10_000_000;
 /// How often the call is repeated as long as the need lasts: the kernel's `MAYDAY_INTERVAL`.
 pub(crate) const MAYDAY_INTERVAL_NS: u64 = 100_000_000;
 
+/// In a longer queue the rescuer does not look for items that wait behind others: it would hold the
+/// queue's lock for half a millisecond.
+const BEHIND_MAX: u32 = 1 << 16;
+
 /// Between two looks whether the last items of a workqueue have ended.
 const LAST_ITEMS: Duration = Duration::from_millis(100);
 
@@ -38,6 +43,8 @@ pub(crate) struct Rescuer {
 #[derive(Debug)]
 struct Bed {
     sleeper: Sleeper,
+    /// Items wait behind others that compute for long.
+    behind: AtomicBool,
     stopped: AtomicBool,
     let_go: AtomicBool,
     kernel_tid: AtomicU32,
@@ -50,8 +57,8 @@ impl Rescuer {
         workqueue: &Arc<WorkqueueState>,
     ) -> std::io::Result<Self> {
         let sleeper = Sleeper::new();
-        let (stopped, let_go) = (AtomicBool::new(false), AtomicBool::new(false));
-        let bed = Arc::new(Bed { sleeper, stopped, let_go, kernel_tid: AtomicU32::new(0) });
+        let [behind, stopped, let_go] = [(); 3].map(|()| AtomicBool::new(false));
+        let bed = Arc::new(Bed { sleeper, behind, stopped, let_go, kernel_tid: AtomicU32::new(0) });
         let name = format!("{}/R-{}", shared.crew.name(), workqueue.name);
         let body = {
             let (shared, bed) = (Arc::clone(shared), Arc::clone(&bed));
@@ -66,6 +73,12 @@ impl Rescuer {
 
     /// Calls for help.
     pub(crate) fn mayday(&self) {
+        self.bed.sleeper.wake();
+    }
+
+    /// Calls for help with items that wait behind others that compute for long.
+    pub(crate) fn mayday_behind(&self) {
+        self.bed.behind.store(true, Ordering::Release);
         self.bed.sleeper.wake();
     }
 
@@ -119,19 +132,33 @@ fn main(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, bed: &Bed) {
         // The end of the last future wakes this thread, the end of the last item does not.
         let looks_again = let_go && workqueue.futures.load(Ordering::SeqCst) == 0;
         bed.sleeper.sleep(looks_again.then_some(LAST_ITEMS));
-        rescue(shared, workqueue, &member);
+        let behind = bed.behind.swap(false, Ordering::AcqRel);
+        rescue(shared, workqueue, &member, behind);
     }
     local::leave();
     // Also the books of other workqueues, whose items its items have waited for and run here.
     shared.workqueues.close_books_of(&member.writer);
 }
 
-/// Runs items of the workqueue while there are any and threads are missing.
-fn rescue(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Member>) {
+/// Runs items of the workqueue while there are any and threads are missing; or, if they wait
+/// `behind` others, those that are in the queues of the present attributes.
+fn rescue(
+    shared: &Arc<Shared>,
+    workqueue: &Arc<WorkqueueState>,
+    member: &Arc<Member>,
+    behind: bool,
+) {
     let dispatch = &shared.dispatch;
-    while shared.crew.is_short() && !shared.is_stopping_now() {
+    while !shared.is_stopping_now() {
+        let (short, pool) = (shared.crew.is_short(), workqueue.mode().pool());
+        if !short && !behind {
+            break;
+        }
+        let looks_at = |queue: &QueueId| {
+            short || (queue.pool == pool && Facts::waiting(dispatch, *queue) <= BEHIND_MAX)
+        };
         let mut found = false;
-        for queue in dispatch.queue_ids() {
+        for queue in dispatch.queue_ids().filter(looks_at) {
             shared.holding_items(|| {
                 // One at a time, unlike in the kernel: the item may wait for the next one, which
                 // somebody must be able to run.

@@ -338,8 +338,9 @@ impl WorkqueueBuilder {
         self
     }
 
-    /// The workqueue makes progress even when no thread can be created. It has a thread of its own,
-    /// a rescuer, which is idle until then. For items that free memory or threads that others wait
+    /// The workqueue makes progress even when no thread can be created, or when its items wait
+    /// behind others that compute for long. It has a thread of its own, a rescuer, which is idle
+    /// until then. For items that free memory or threads that others wait
     /// for. The kernel's `WQ_MEM_RECLAIM`.
     ///
     /// ```
