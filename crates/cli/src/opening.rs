@@ -19,7 +19,7 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// `is_quiet`: whether nothing else is told or asked meanwhile, which a bar would disturb.
+    /// `is_quiet`: whether nothing is asked meanwhile, and nothing made, of which the log tells.
     pub(crate) fn of(count: usize, is_quiet: bool) -> Self {
         let bar = if count > 1 && is_quiet && std::io::stderr().is_terminal() {
             ProgressBar::new(count as u64)

@@ -81,8 +81,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
 
-    /// Offer the counters to Prometheus, as http://ADDRESS:PORT/metrics, to whoever asks: names and
-    /// figures, no data
+    /// Offer the counters to Prometheus, as http://ADDRESS:PORT/metrics. Whoever can connect can
+    /// read them: names of exports and figures, never what is in the files
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address, conflicts_with = "try_it")]
     metrics: Option<SocketAddr>,
 
@@ -195,8 +195,13 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let endpoint = endpoint(args, &images)?;
     // Before a passphrase is asked for, and before an image is made that nobody can use.
     check_endpoint(&endpoint, args.control.as_deref(), &images)?;
-    if let Some(both) = args.listen.filter(|it| it.port() > 0 && args.metrics == Some(*it)) {
-        bail!("--listen and --metrics cannot both be {both}: use two ports");
+    if let (Some(listen), Some(metrics)) = (args.listen, args.metrics)
+        && listen.port() == metrics.port()
+        && listen.port() > 0
+        && (listen.ip() == metrics.ip()
+            || [listen, metrics].iter().any(|it| it.ip().is_unspecified()))
+    {
+        bail!("--listen {listen} and --metrics {metrics} cannot be both: use two ports");
     }
     let tls = certificates(args)?;
     args.metrics.map(Metrics::check).transpose()?;

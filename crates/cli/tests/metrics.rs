@@ -53,7 +53,10 @@ fn prometheus_and_top_are_told_what_clients_got() {
     let buckets = body.lines().filter(|line| line.starts_with(of_reads));
     let counts: Vec<u64> =
         buckets.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
-    assert!(counts.len() > 20 && counts.contains(&0) && counts.contains(&1), "{body}");
+    assert!(
+        counts.len() > 20 && counts.contains(&1) && counts.iter().all(|count| *count <= 1),
+        "{body}"
+    );
 
     let mut top = Command::new(env!("CARGO_BIN_EXE_homing"));
     top.args(["top", "--json", "-n", "1", "-i", "0.1", "--socket", "control"]);
@@ -117,7 +120,7 @@ fn an_address_that_is_taken_is_named_before_an_image_is_made() {
     let args = ["disk.img", "--size", "1M", "--listen", &address, "--metrics", &address];
     let output = scratch.command(&args).output().unwrap();
     let error = text(&output.stderr);
-    assert!(error.contains(&format!("cannot both be {address}: use two")), "{error}");
+    assert!(error.contains(&format!("--metrics {address} cannot be both: use two")), "{error}");
     assert!(!scratch.path("disk.img").exists());
 }
 
@@ -132,6 +135,8 @@ fn the_server_ends_while_it_is_asked() {
     let silent = TcpStream::connect(&address).unwrap();
     let asks = std::thread::spawn(move || {
         while let Ok(mut stream) = TcpStream::connect(&address) {
+            // Once the server is gone, the connection may be one to itself.
+            stream.set_read_timeout(Some(std::time::Duration::from_secs(1))).unwrap();
             let _ = stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n");
             let _ = stream.read_to_end(&mut Vec::new());
         }

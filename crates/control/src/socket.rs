@@ -308,7 +308,11 @@ fn answer(line: &Line, tree: &dyn AttributeTree) -> Answer {
         Request::Get { path } => tree.get(path).map(Answer::Value),
         Request::Set { path, value } => tree.set(path, value).map(|()| Answer::Done),
     }));
-    let result = asked.unwrap_or_else(|_| {
+    let result = asked.unwrap_or_else(|payload| {
+        // Dropping it may panic as well.
+        if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            std::mem::forget(another);
+        }
         let reason = "the program's code for it panicked, and says why on its standard error";
         Err(AttributeError::failed(path, reason))
     });

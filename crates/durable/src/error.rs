@@ -57,6 +57,8 @@ pub(crate) enum Loss {
     NoDirectory,
     /// Records of a log that were not durable may be lost, and it is closed.
     Records,
+    /// A file of a log has no name any more: also records that were durable are gone with it.
+    Removed,
     /// There was no room for a log's records, which wait.
     NoRoom,
     /// What a log has cut off still takes room.
@@ -84,6 +86,10 @@ impl Loss {
             }
             Self::Records => {
                 "records that were not durable before may be lost: open the log again, which finds what is there"
+            }
+            Self::Removed => {
+                "it was removed or replaced, and all records in it are lost with it, also those that were durable: \
+                 bring it back before the log is opened again"
             }
             Self::NoRoom => {
                 "no record is lost: make room, as by truncate_before (or close files, where no more can be opened), \

@@ -87,6 +87,7 @@ fn a_segment_that_was_removed_or_replaced_takes_no_more_records() {
             let error = log.commit_and_wait(two).unwrap_err().to_string();
             assert!(error.contains(segment.to_str().unwrap()), "{error}");
             assert!(error.contains("No such file"), "{error}");
+            assert!(error.contains("removed or replaced"), "{error}");
         }
         let error = log.append(b"three").unwrap_err().to_string();
         assert!(error.contains("No such file"), "{error}");

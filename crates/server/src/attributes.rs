@@ -10,7 +10,7 @@
 //!
 //! A request's time is from when the server has received all of it until its reply is ready to be
 //! sent; requests that came together are answered together. It is without the time on the way, that
-//! in which a write's data comes, and that in which the client does not take earlier replies.
+//! in which a write's data comes, and most of that in which its client does not take replies.
 
 use std::sync::Arc;
 

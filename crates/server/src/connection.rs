@@ -243,9 +243,11 @@ impl Connection {
         self.run_batch()?;
         if self.outbox.len() > 0 {
             let (bytes, spare, began) = (self.outbox.bytes(), &mut self.spare, Instant::now());
+            let requests_wait = self.inbox.len() >= wire::REQUEST_LEN;
             self.peer.send_and_receive(bytes, &mut self.inbox, spare)?;
-            // What waits in the inbox has waited for its own client meanwhile.
-            self.came += began.elapsed();
+            // What waits in the inbox has waited for its own client, or has come only now.
+            let now = Instant::now();
+            self.came = if requests_wait { self.came + (now - began) } else { now };
             self.outbox.clear();
             self.sends += 1;
             if self.sends == SENDS_IN_A_ROW {

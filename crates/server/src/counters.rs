@@ -261,6 +261,8 @@ fn bound(bucket: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -288,7 +290,7 @@ mod tests {
     fn requests_are_counted_by_operation_and_outcome() {
         let counters = ExportCounters::new("disk".to_owned());
         let write = Command::Write { offset: 0, length: 4096, fua: false };
-        let came = Instant::now();
+        let came = Instant::now().checked_sub(Duration::from_millis(1)).unwrap();
         let asked = Asked::new(7, &write, came);
         counters.note(&[(asked, true), (asked, false)]);
         counters.note(&[(Asked::new(8, &Command::Flush, came), true)]);

@@ -74,6 +74,9 @@ impl Operation {
     }
 }
 
+/// More than an hour is not told apart.
+const TIME_MAX: u64 = 1 << 42;
+
 /// Times that requests stayed below, and how many.
 type Times = BTreeMap<u64, u64>;
 
@@ -106,5 +109,6 @@ fn quantile(times: &Times, quantile: f64) -> Option<u64> {
         seen += **count;
         seen as f64 >= wanted
     });
-    found.map(|(below, _)| *below)
+    // The last bucket has no bound.
+    found.map(|(below, _)| (*below).min(TIME_MAX))
 }

@@ -56,8 +56,7 @@ Examples:
 What is shown, since the previous refresh unless it says otherwise:
   CPUs         how much of its time a worker ran items; how often it slept
   exports      of a server: its clients' reads, writes and flushes, bytes a
-               second, and what 99 of 100 stayed below; since the start
-               their errors
+               second, 99th percentile of their times; errors since the start
   workqueues   items a second, CPU time, how far items were pulled, and
                since the start how long 99 of 100 waited
   durability   syncs requested, those that shared one, commits, callers

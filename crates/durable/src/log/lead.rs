@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -501,7 +503,7 @@ impl Shared {
             }
         }
         system.sync(&file, Kind::Data).or_else(|failure| failed(failure, Loss::Records))?;
-        has_name(&file).or_else(|failure| failed(failure, Loss::Records))?;
+        has_name(&file).or_else(|failure| failed(failure, Loss::Removed))?;
         tail.end = after;
         Ok(())
     }
@@ -513,15 +515,16 @@ impl Shared {
     }
 }
 
-/// Fails if somebody has removed the segment, or put another file in its place: nobody will find
-/// there what was written.
+/// Fails if the segment has no name any more: nobody will find there what was written.
 fn has_name(file: &File) -> Result<(), Failure> {
-    let failure = |errno: Errno| Failure {
-        operation: "a look for the name of a segment",
-        error: errno.into(),
-    };
-    let links = rustix::fs::fstat(file).map_err(failure)?.st_nlink;
-    if links == 0 { Err(failure(Errno::NOENT)) } else { Ok(()) }
+    let failure = |errno: Errno| Failure { operation: "fstat", error: errno.into() };
+    if rustix::fs::fstat(file).map_err(failure)?.st_nlink > 0 {
+        return Ok(());
+    }
+    // There are filesystems that do not count names. The kernel knows whether this one is gone.
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let is_gone = link.map_or(true, |path| path.as_os_str().as_bytes().ends_with(b" (deleted)"));
+    if is_gone { Err(failure(Errno::NOENT)) } else { Ok(()) }
 }
 
 /// A worker's turn to write. If the runtime drops it, the waiting callers are told.
