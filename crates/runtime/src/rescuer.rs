@@ -133,25 +133,27 @@ fn main(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, bed: &Bed) {
         let looks_again = let_go && workqueue.futures.load(Ordering::SeqCst) == 0;
         bed.sleeper.sleep(looks_again.then_some(LAST_ITEMS));
         let behind = bed.behind.swap(false, Ordering::AcqRel);
-        rescue(shared, workqueue, &member, behind);
+        // If the need lasts, the monitor calls again.
+        let until_ns = if behind { now_ns() + MAYDAY_NS } else { 0 };
+        rescue(shared, workqueue, &member, until_ns);
     }
     local::leave();
     // Also the books of other workqueues, whose items its items have waited for and run here.
     shared.workqueues.close_books_of(&member.writer);
 }
 
-/// Runs items of the workqueue while there are any and threads are missing; or, if they wait
-/// `behind` others, those that are in the queues of the present attributes.
+/// Runs items of the workqueue while there are any and threads are missing; and until this time,
+/// because they wait behind others, those that are in the queues of the present attributes.
 fn rescue(
     shared: &Arc<Shared>,
     workqueue: &Arc<WorkqueueState>,
     member: &Arc<Member>,
-    behind: bool,
+    until_ns: u64,
 ) {
     let dispatch = &shared.dispatch;
     while !shared.is_stopping_now() {
         let (short, pool) = (shared.crew.is_short(), workqueue.mode().pool());
-        if !short && !behind {
+        if !short && now_ns() >= until_ns {
             break;
         }
         let looks_at = |queue: &QueueId| {

@@ -363,6 +363,37 @@ fn a_rescuer_stays_for_the_futures_of_its_workqueue() {
     refuse.store(false, Ordering::Relaxed);
 }
 
+/// Items that compute keep their CPUs. A rescuer runs what waits behind them, and nothing else.
+#[test]
+fn what_waits_behind_items_that_compute_is_rescued() {
+    const TOO_LATE: Duration = Duration::from_secs(60);
+    let runtime = on("1x2x1").build().unwrap();
+    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
+    let (began, stop) = (Instant::now(), Arc::new(AtomicBool::new(false)));
+    let compute = |_| {
+        let stop = Arc::clone(&stop);
+        runtime.queue(move || {
+            while !stop.load(Ordering::Relaxed) && began.elapsed() < TOO_LATE {
+                std::hint::spin_loop();
+            }
+        })
+    };
+    let computing: Vec<_> = (0..6).map(compute).collect();
+    let others = || runtime.events().counters();
+    until("both CPUs compute", || others().started >= 2);
+    for _ in 0..5 {
+        reclaim.queue(|| ()).join().unwrap();
+    }
+    assert!(began.elapsed() < TOO_LATE, "they have waited until nobody computed");
+    assert!(reclaim.counters().rescued > 0, "{:?}", reclaim.counters());
+    // On a loaded machine an item that waits for its CPU may look as if it blocked.
+    assert!(others().started <= 2 + others().blocked, "{:?}", others());
+    stop.store(true, Ordering::Relaxed);
+    for item in computing {
+        item.join().unwrap();
+    }
+}
+
 /// The first of two items that a rescuer could take waits for the second.
 #[test]
 fn what_a_rescuer_runs_may_wait_for_what_is_behind_it() {
