@@ -63,7 +63,8 @@ pub struct Counters {
     /// Items that used their CPU for longer than the runtime's `cpu_intensive_thresh`. Those of a
     /// per-CPU workqueue lost their CPU to a spare thread.
     pub cpu_intensive: u64,
-    /// Times that the rescuer was called because no thread could be created.
+    /// Times that the rescuer was called: because no thread could be created, or because items
+    /// waited behind others that compute for long.
     pub mayday: u64,
     /// Items that the rescuer ran.
     pub rescued: u64,
