@@ -195,6 +195,15 @@ impl HomeQueue {
         });
         items.len -= u32::from(taken.is_some());
         items.popped += u64::from(taken.is_some());
+        let is_empty = items.len == 0;
+        if is_empty {
+            self.head_since_ns.store(0, Ordering::Relaxed);
+        }
+        // It may be what was sampled, or the last one that was to go before that.
+        let is_sampled = |sample: &mut Sample| {
+            taken.as_ref().is_some_and(|item| item.tag().workqueue() == sample.workqueue)
+        };
+        items.sample.take_if(|sample| is_empty || is_sampled(sample));
         self.publish(items.len);
         taken
     }

@@ -2,7 +2,7 @@
 //! so, items that use their CPU for long, CPUs without a thread, changes of the CPU mask, and
 //! stalls. Between its looks it fires timers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,8 +76,9 @@ pub(crate) fn main(shared: &Arc<Shared>) {
         chosen_ns: now_ns(),
         any_auto: false,
         short_since_ns: None,
-        computing: false,
-        behind_called_ns: 0,
+        computed_ns: 0,
+        behind: HashSet::new(),
+        behind_looked_ns: 0,
         others_asked_ns: 0,
         stalls: Stalls::default(),
     };
@@ -113,9 +114,11 @@ struct Monitor<'a> {
     mask: Option<Mask>,
     /// Since when CPUs have waited for threads, and when rescuers were called last.
     short_since_ns: Option<(u64, Option<u64>)>,
-    /// Whether any worker's item has computed for long, and when rescuers were called for that.
-    computing: bool,
-    behind_called_ns: u64,
+    /// When an item was last seen that has computed for long; and which workqueues with rescuers
+    /// had items that waited, when they were last looked at for that.
+    computed_ns: u64,
+    behind: HashSet<u32>,
+    behind_looked_ns: u64,
     /// When threads that run only what somebody waits for were last asked to help.
     others_asked_ns: u64,
     stalls: Stalls,
@@ -229,7 +232,6 @@ impl Monitor<'_> {
         let owners: HashMap<ThreadId, CpuId> = owners.collect();
         let mut long = false;
         self.strays.begin_look();
-        self.computing = false;
         for member in shared.crew.members() {
             let since_ns = member.running_since_ns.load(Ordering::Relaxed);
             if since_ns == 0 || now_ns.saturating_sub(since_ns) < LONG_NS {
@@ -305,7 +307,7 @@ impl Monitor<'_> {
                     self.count(member, |workqueue| &workqueue.blocked);
                 }),
                 Verdict::CpuIntensive => {
-                    self.computing = true;
+                    self.computed_ns = now_ns;
                     if !std::mem::replace(&mut seen.counted, true) {
                         self.count(member, |workqueue| &workqueue.cpu_intensive);
                     }
@@ -476,28 +478,24 @@ impl Monitor<'_> {
         }
     }
 
-    /// Calls the rescuers of workqueues whose items may have waited behind items that compute for
-    /// long, which keep their CPUs. Per-CPU items get a thread another way (`is_in_the_way`).
+    /// While items compute for long, which keep their CPUs: calls the rescuers of workqueues of
+    /// which items have waited from one look to the next. Per-CPU items get a thread another way
+    /// (`is_in_the_way`).
     fn call_rescuers_behind(&mut self, now_ns: u64) {
-        if !self.computing || now_ns.saturating_sub(self.behind_called_ns) < MAYDAY_NS {
+        // Also between two such items.
+        if now_ns.saturating_sub(self.computed_ns) >= MAYDAY_INTERVAL_NS {
+            return self.behind.clear();
+        }
+        if now_ns.saturating_sub(self.behind_looked_ns) < MAYDAY_NS {
             return;
         }
-        self.behind_called_ns = now_ns;
-        let dispatch = &self.shared.dispatch;
-        let patience_ns = self.shared.settings.cpu_intensive_ns.load(Ordering::Relaxed);
-        let waits_long = |pool: PoolId| {
-            let mut queues = dispatch.queue_ids().filter(|queue| queue.pool == pool);
-            queues.any(|queue| {
-                Facts::waiting(dispatch, queue) > 0
-                    && now_ns.saturating_sub(dispatch.head_since_ns(queue)) >= patience_ns
-            })
-        };
+        self.behind_looked_ns = now_ns;
+        let had_some = std::mem::take(&mut self.behind);
         for workqueue in self.shared.workqueues.with_items() {
             let rescuer = workqueue.rescuer.get().filter(|_| !workqueue.kinds.per_cpu);
-            if let Some(rescuer) = rescuer
-                && !workqueue.is_empty()
-                && waits_long(workqueue.mode().pool())
-            {
+            let Some(rescuer) = rescuer.filter(|_| workqueue.waiting() > 0) else { continue };
+            self.behind.insert(workqueue.number);
+            if had_some.contains(&workqueue.number) {
                 workqueue.mayday.fetch_add(1, Ordering::Relaxed);
                 rescuer.mayday_behind();
             }

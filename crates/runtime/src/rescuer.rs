@@ -23,12 +23,13 @@ use crate::sync::{Mutex, lock, thread};
 /// kernel's `MAYDAY_INITIAL_TIMEOUT`.
 pub(crate) const MAYDAY_NS: u64 = 10_000_000;
 
-/// How often the call is repeated as long as the need lasts: the kernel's `MAYDAY_INTERVAL`.
+/// How often that call is repeated as long as the need lasts: the kernel's `MAYDAY_INTERVAL`.
 pub(crate) const MAYDAY_INTERVAL_NS: u64 = 100_000_000;
 
-/// In a longer queue the rescuer does not look for items that wait behind others: it would hold the
-/// queue's lock for half a millisecond.
+/// In a longer queue the rescuer does not look for items that wait behind others, and for no longer
+/// than this at a call: looking through a queue holds its lock.
 const BEHIND_MAX: u32 = 1 << 16;
+const SEARCH_NS: u64 = 1_000_000;
 
 /// Between two looks whether the last items of a workqueue have ended.
 const LAST_ITEMS: Duration = Duration::from_millis(100);
@@ -151,13 +152,14 @@ fn rescue(
     until_ns: u64,
 ) {
     let dispatch = &shared.dispatch;
+    let mut searched_ns = 0;
     while !shared.is_stopping_now() {
         let (short, pool) = (shared.crew.is_short(), workqueue.mode().pool());
         if !short && now_ns() >= until_ns {
             break;
         }
         let looks_at = |queue: &QueueId| {
-            short || (queue.pool == pool && Facts::waiting(dispatch, *queue) <= BEHIND_MAX)
+            short || (queue.pool == pool && (1..=BEHIND_MAX).contains(&dispatch.waiting(*queue)))
         };
         let mut found = false;
         for queue in dispatch.queue_ids().filter(looks_at) {
@@ -165,7 +167,12 @@ fn rescue(
                 // One at a time, unlike in the kernel: the item may wait for the next one, which
                 // somebody must be able to run.
                 let own = |item: &Item| item.tag().workqueue() == workqueue.number;
+                if !short && (now_ns() >= until_ns || searched_ns >= SEARCH_NS) {
+                    return;
+                }
+                let began_ns = now_ns();
                 let item = dispatch.pools.queue(queue).extract(own);
+                searched_ns += now_ns().saturating_sub(began_ns);
                 let Some(item) = item else { return };
                 found = true;
                 if shared.settings.pinned {

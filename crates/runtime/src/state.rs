@@ -328,6 +328,13 @@ impl WorkqueueState {
         in_flight
     }
 
+    /// About how many items nobody has begun, and no limit holds back.
+    pub(crate) fn waiting(&self) -> u64 {
+        let in_flight: u64 = self.in_flight().iter().sum();
+        let inactive = self.gate().map_or(0, Gate::inactive);
+        in_flight.saturating_sub(self.counters().running() + inactive)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.in_flight().iter().all(|count| *count == 0)
     }

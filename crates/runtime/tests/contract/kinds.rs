@@ -394,6 +394,35 @@ fn what_waits_behind_items_that_compute_is_rescued() {
     }
 }
 
+/// Here somebody takes an item from the queue every few milliseconds.
+#[test]
+fn what_waits_behind_a_long_line_of_items_is_rescued() {
+    const LINE: u64 = 800;
+    let runtime = on("1x2x1").build().unwrap();
+    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let compute = |_| {
+        let stop = Arc::clone(&stop);
+        runtime.queue(move || {
+            let began = Instant::now();
+            while !stop.load(Ordering::Relaxed) && began.elapsed() < Duration::from_millis(15) {
+                std::hint::spin_loop();
+            }
+        })
+    };
+    let line: Vec<_> = (0..LINE).map(compute).collect();
+    for _ in 0..3 {
+        reclaim.queue(|| ()).join().unwrap();
+    }
+    let completed = runtime.events().counters().completed;
+    stop.store(true, Ordering::Relaxed);
+    assert!(completed < LINE, "it was the last of all");
+    assert!(reclaim.counters().rescued > 0, "{:?}", reclaim.counters());
+    for item in line {
+        item.join().unwrap();
+    }
+}
+
 /// The first of two items that a rescuer could take waits for the second.
 #[test]
 fn what_a_rescuer_runs_may_wait_for_what_is_behind_it() {
