@@ -195,16 +195,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let endpoint = endpoint(args, &images)?;
     // Before a passphrase is asked for, and before an image is made that nobody can use.
     check_endpoint(&endpoint, args.control.as_deref(), &images)?;
-    if let (Some(listen), Some(metrics)) = (args.listen, args.metrics)
-        && listen.port() == metrics.port()
-        && listen.port() > 0
-        && (listen.ip() == metrics.ip()
-            || [listen, metrics].iter().any(|it| it.ip().is_unspecified()))
-    {
-        bail!("--listen {listen} and --metrics {metrics} cannot be both: use two ports");
-    }
+    check_metrics(args.listen, args.metrics)?;
     let tls = certificates(args)?;
-    args.metrics.map(Metrics::check).transpose()?;
     if args.try_it {
         try_load::check_size(args.size.unwrap_or(TRY_SIZE))?;
     }
@@ -394,6 +386,20 @@ fn check_endpoint(
             .with_context(|| format!("cannot offer the attributes on {}", control.display()))?;
     }
     Ok(endpoint.check()?)
+}
+
+/// Refuses an address for metrics on which nobody can listen, also because the server will.
+fn check_metrics(listen: Option<SocketAddr>, metrics: Option<SocketAddr>) -> anyhow::Result<()> {
+    let Some(metrics) = metrics else { return Ok(()) };
+    if let Some(listen) = listen
+        && listen.port() == metrics.port()
+        && listen.port() > 0
+        && (listen.ip() == metrics.ip()
+            || [listen, metrics].iter().any(|it| it.ip().is_unspecified()))
+    {
+        bail!("--listen {listen} and --metrics {metrics} cannot be both: use two ports");
+    }
+    Metrics::check(metrics)
 }
 
 fn report_flush(

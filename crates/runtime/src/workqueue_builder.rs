@@ -340,8 +340,8 @@ impl WorkqueueBuilder {
 
     /// The workqueue makes progress even when no thread can be created, or when its items wait
     /// behind others that compute for long. It has a thread of its own, a rescuer, which is idle
-    /// until then. For items that free memory or threads that others wait
-    /// for. The kernel's `WQ_MEM_RECLAIM`.
+    /// until then. For items that free memory or threads that others wait for. The kernel's
+    /// `WQ_MEM_RECLAIM`.
     ///
     /// ```
     /// # use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering};
