@@ -3,6 +3,7 @@
 use ::metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 
 use crate::durable::Durable;
+use crate::log::Log;
 
 impl Durable {
     /// Hands the counters, as they are now, to the recorder of the `metrics` ecosystem that is
@@ -52,6 +53,58 @@ impl Durable {
         let failures = self.failures().len() as f64;
         gauge!("homing_durable_failures", "durable" => name.to_owned()).set(failures);
     }
+}
+
+impl Log {
+    /// As [`Durable::record_metrics`], under the label `log` with this name. The totals count
+    /// records since the log was made.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("log");
+    /// use metrics_exporter_prometheus::PrometheusBuilder;
+    ///
+    /// let recorder = PrometheusBuilder::new().build_recorder();
+    /// let text = recorder.handle();
+    /// let (log, _) = homing_durable::Log::open(&durable, &path)?;
+    /// log.append(b"one")?;
+    /// metrics::with_local_recorder(&recorder, || log.record_metrics("orders"));
+    /// for line in [
+    ///     r#"homing_log_appended_total{log="orders"} 1"#,
+    ///     r#"homing_log_durable_total{log="orders"} 0"#,
+    ///     r#"homing_log_pending_bytes{log="orders"} 19"#,
+    /// ] {
+    ///     assert!(text.render().lines().any(|known| known == line), "{}", text.render());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn record_metrics(&self, name: &str) {
+        describe_log();
+        let label = || name.to_owned();
+        // In this order, so that never more is durable than appended.
+        let totals = [
+            ("homing_log_cut_off_total", self.first_sequence().get() - 1),
+            ("homing_log_durable_total", self.durable_sequence().get()),
+            ("homing_log_appended_total", self.last_sequence().get()),
+        ];
+        for (metric, total) in totals {
+            counter!(metric, "log" => label()).absolute(total);
+        }
+        gauge!("homing_log_pending_bytes", "log" => label()).set(self.pending_bytes() as f64);
+        gauge!("homing_log_kept_bytes", "log" => label()).set(self.kept_bytes() as f64);
+    }
+}
+
+fn describe_log() {
+    describe_counter!("homing_log_cut_off_total", "records that are not kept any more");
+    describe_counter!("homing_log_durable_total", "records that have become durable");
+    describe_counter!("homing_log_appended_total", "records that were appended");
+    let pending = "appended and not durable: in memory";
+    describe_gauge!("homing_log_pending_bytes", Unit::Bytes, pending);
+    let kept = "on the disk: what recovery would read";
+    describe_gauge!("homing_log_kept_bytes", Unit::Bytes, kept);
 }
 
 fn describe() {
