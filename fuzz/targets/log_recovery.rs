@@ -86,7 +86,7 @@ fuzz_target!(|segments: Vec<Segment>| {
         assert_eq!(recovery.records, records.len() as u64);
         Some((recovery.first, records))
     };
-    let open = || Log::open_with(&ENGINE.1, &path, 4096);
+    let open = || Log::options().segment_length(4096).open(&ENGINE.1, &path);
     let mut opened = open();
     let mut given_up = u64::MAX;
     while let Err(LogError::Damaged { sequence, .. }) = opened {

@@ -113,7 +113,7 @@ pub use error::DurabilityError;
 pub use fsync::Fsync;
 #[cfg(feature = "control")]
 pub use log::LogAttributes;
-pub use log::{Log, LogError, RECORD_LENGTH_MAX, Record, Records, Recovery, Sequence};
+pub use log::{Log, LogError, LogOptions, RECORD_LENGTH_MAX, Record, Records, Recovery, Sequence};
 pub use pace::{Pace, Sharing, Way};
 pub use shared_file::SharedFile;
 pub use strategy::Strategy;

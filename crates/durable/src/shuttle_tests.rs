@@ -394,7 +394,8 @@ fn committers_of_a_log() {
         let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
         let folder = tempfile::tempdir().unwrap();
         // Each write begins a segment.
-        let (log, _) = Log::open_with(&durable, folder.path().join("log"), 1).unwrap();
+        let (log, _) =
+            Log::options().segment_length(1).open(&durable, folder.path().join("log")).unwrap();
         let committers = [0, 1, 2].map(|committer: usize| {
             let log = log.clone();
             thread::spawn(move || {

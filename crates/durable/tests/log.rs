@@ -243,7 +243,7 @@ fn who_closes_a_log_waits_for_what_is_under_way_and_can_open_it_again() {
     let world = World::new();
     let path = world.folder.path().join("log");
     for round in 0..20 {
-        let (log, _) = Log::open_with(&world.durable, &path, 300).unwrap();
+        let (log, _) = Log::options().segment_length(300).open(&world.durable, &path).unwrap();
         let all = log.durable_sequence();
         let last = (0..5).map(|number| log.append(&[number; 100]).unwrap()).max().unwrap();
         if round % 2 == 0 {

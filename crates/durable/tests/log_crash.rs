@@ -31,7 +31,7 @@ fn child() {
     let Ok(path) = std::env::var(PATH) else { return };
     let runtime = Runtime::new().unwrap();
     let durable = Durable::new(&runtime).unwrap();
-    let (log, _) = Log::open_with(&durable, path, SEGMENT).unwrap();
+    let (log, _) = Log::options().segment_length(SEGMENT).open(&durable, path).unwrap();
     thread::scope(|scope| {
         for committer in 0..4 {
             let log = &log;
@@ -90,7 +90,7 @@ fn what_was_called_durable_survives_kill_9_and_what_was_cut_off_does_not_return(
     let (mut last_before, mut gone, mut may_go) = (0, 1, 1);
     for round in 0..8 {
         let told = run_and_kill(&path, 20 + 150 * round);
-        let (log, recovery) = Log::open_with(&durable, &path, SEGMENT).unwrap();
+        let (log, recovery) = Log::options().segment_length(SEGMENT).open(&durable, &path).unwrap();
         let records: Vec<_> = log.records().map(Result::unwrap).collect();
         assert_eq!(records.len() as u64, recovery.records);
         let first = recovery.first.get();

@@ -12,7 +12,7 @@ use support::{Call, World, open, read, segments, with_a_flush_that_fails};
 
 /// A log of ten records, a hundred bytes each, two in a segment.
 fn ten(world: &World, path: &Path) -> Log {
-    let (log, _) = Log::open_with(&world.durable, path, 300).unwrap();
+    let (log, _) = Log::options().segment_length(300).open(&world.durable, path).unwrap();
     for number in 1..=10 {
         log.commit_and_wait(log.append(&[number; 100]).unwrap()).unwrap();
     }
@@ -394,7 +394,10 @@ fn who_cuts_off_what_is_just_being_cut_off_waits_for_it() {
 #[test]
 fn a_cut_of_a_log_beside_a_commit_whose_flush_fails() {
     let (world, files) = with_a_flush_that_fails(3);
-    let (log, _) = Log::open_with(&world.durable, world.folder.path().join("log"), 300).unwrap();
+    let (log, _) = Log::options()
+        .segment_length(300)
+        .open(&world.durable, world.folder.path().join("log"))
+        .unwrap();
     for number in 0..10 {
         log.commit_and_wait(log.append(&[number; 100]).unwrap()).unwrap();
     }

@@ -247,7 +247,7 @@ fn live(runtime: &Runtime, folder: &Path, seed: u64) -> Vec<Image> {
     let durable = Durable::with_system(runtime, platter.clone()).unwrap();
     // Either most writes begin a segment, or few do.
     let segment = if platter.state().dice.coin() { SEGMENT } else { 5 * SEGMENT };
-    let open = || Log::open_with(&durable, folder, segment).unwrap().0;
+    let open = || Log::options().segment_length(segment).open(&durable, folder).unwrap().0;
     let mut log = open();
     let mut no_room = 0;
     for _ in 0..40 {
@@ -313,7 +313,7 @@ fn whenever_the_power_fails_what_was_promised_is_kept() {
             for (name, bytes) in files {
                 fs::write(after.join(name), bytes).unwrap();
             }
-            let opened = Log::open_with(&real, &after, SEGMENT);
+            let opened = Log::options().segment_length(SEGMENT).open(&real, &after);
             let (log, recovery) = opened.unwrap_or_else(|error| panic!("{seed} {number}: {error}"));
             let (first, last) = (recovery.first.get(), log.last_sequence().get());
             assert!(last >= promised.durable, "{seed} {number}: {last} of {promised:?}");

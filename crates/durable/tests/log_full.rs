@@ -84,7 +84,7 @@ fn go_on(log: Log) -> Log {
 fn fill_open_and_cut(path: &Path) {
     let runtime = Runtime::new().unwrap();
     let durable = Durable::new(&runtime).unwrap();
-    let mut log = Log::open_with(&durable, path, SEGMENT).unwrap().0;
+    let mut log = Log::options().segment_length(SEGMENT).open(&durable, path).unwrap().0;
     for round in 0..4 {
         let error = fill(&log, 5_000).to_string();
         assert!(error.contains("No space left"), "{error}");
@@ -102,7 +102,7 @@ fn fill_open_and_cut(path: &Path) {
 
         // This holds however often the log is opened again, and goes on a little.
         for _ in 0..5 {
-            let (opened, _) = Log::open_with(&durable, path, SEGMENT).unwrap();
+            let (opened, _) = Log::options().segment_length(SEGMENT).open(&durable, path).unwrap();
             assert!(opened.durable_sequence() >= last);
             // There may be a little room.
             let sequence = opened.append(&[1; 10]).unwrap();
@@ -110,7 +110,8 @@ fn fill_open_and_cut(path: &Path) {
                 last = sequence;
             }
         }
-        let (opened, recovery) = Log::open_with(&durable, path, SEGMENT).unwrap();
+        let (opened, recovery) =
+            Log::options().segment_length(SEGMENT).open(&durable, path).unwrap();
         assert!(opened.last_sequence() >= last, "{recovery:?}");
         let cut = opened.last_sequence();
         opened.truncate_before(cut).wait().unwrap();
@@ -118,7 +119,7 @@ fn fill_open_and_cut(path: &Path) {
         assert_eq!(opened.records().map(Result::unwrap).last().unwrap().sequence, cut);
         fs::remove_file(rest).unwrap();
         drop(opened);
-        log = Log::open_with(&durable, path, SEGMENT).unwrap().0;
+        log = Log::options().segment_length(SEGMENT).open(&durable, path).unwrap().0;
     }
 }
 
@@ -146,7 +147,7 @@ fn names_of_segments_are_had_where_the_folder_cannot_grow() {
     let durable = Durable::new(&runtime).unwrap();
     let (path, filler) = (mount.join("log"), mount.join("filler"));
     for (segments, other) in [(2, 0), (3, 0), (3, 9), (3, 17), (3, 34), (4, 0), (5, 0), (6, 0)] {
-        let open = || Log::open_with(&durable, &path, 8192).unwrap().0;
+        let open = || Log::options().segment_length(8192).open(&durable, &path).unwrap().0;
         let log = open();
         if other > 0 {
             fs::write(path.join("x".repeat(other)), b"").unwrap();

@@ -13,7 +13,7 @@ use support::{World, segments};
 fn a_log_of_many_segments_is_read_while_it_is_cut_off() {
     let world = World::new();
     let path = world.folder.path().join("log");
-    let (log, _) = Log::open_with(&world.durable, &path, 4096).unwrap();
+    let (log, _) = Log::options().segment_length(4096).open(&world.durable, &path).unwrap();
     for number in 0..60_u64 {
         let last = log.append(&[&number.to_le_bytes()[..], &[7; 4000]].concat()).unwrap();
         log.commit_and_wait(last).unwrap();
@@ -45,7 +45,7 @@ fn a_log_of_many_segments_is_read_while_it_is_cut_off() {
 fn without_a_runtime_a_log_is_cut_off_and_names_are_synced_by_those_who_wait() {
     let World { runtime, durable, folder, .. } = World::new();
     let path = folder.path().join("log");
-    let (log, _) = Log::open_with(&durable, &path, 4096).unwrap();
+    let (log, _) = Log::options().segment_length(4096).open(&durable, &path).unwrap();
     for _ in 0..10 {
         let last = log.append(&[7; 4000]).unwrap();
         log.commit_and_wait(last).unwrap();

@@ -21,7 +21,7 @@ fn a_log_that_cannot_begin_a_segment_loses_nothing_and_goes_on() {
     let durable = Durable::new(&runtime).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");
-    let (log, _) = Log::open_with(&durable, &path, 300).unwrap();
+    let (log, _) = Log::options().segment_length(300).open(&durable, &path).unwrap();
     limit_descriptors(Some(0));
     let mut appended = 0;
     let error = loop {

@@ -104,7 +104,8 @@ impl Bank {
             durable.sync_parent(&path)?.wait()?;
         }
         let file = Arc::new(File::options().read(true).write(true).open(path)?);
-        let (log, recovery) = Log::open_with(&durable, folder.join("log"), SEGMENT)?;
+        let (log, recovery) =
+            Log::options().segment_length(SEGMENT).open(&durable, folder.join("log"))?;
 
         // The cache has room for a part of the file.
         let background = OnWorkqueue(runtime.workqueue("pages").mem_reclaim().build()?);

@@ -37,7 +37,7 @@ pub use homing_cache::{
 };
 pub use homing_durable::{
     Backend as DurableBackend, Batch as SyncBatch, Counters as DurableCounters, Description,
-    DurabilityError, Durable, Fsync, Histogram, Kind as SyncKind, Log, LogError,
+    DurabilityError, Durable, Fsync, Histogram, Kind as SyncKind, Log, LogError, LogOptions,
     RECORD_LENGTH_MAX as LOG_RECORD_LENGTH_MAX, Record as LogRecord, Records as LogRecords,
     Recovery as LogRecovery, Sequence as LogSequence, SharedFile, Sharing as DurableSharing,
     Strategy as DurableStrategy, Synced, SyncedMany, WriteBack as DurableWriteBack,

@@ -44,6 +44,29 @@ pub enum LogError {
         /// The path.
         path: PathBuf,
     },
+    /// There is no log, and none was to be made ([`LogOptions`](crate::LogOptions)). Nothing was
+    /// changed.
+    #[error("there is no log at {}: check the path, or let the log be made", path.display())]
+    NotFound {
+        /// The path.
+        path: PathBuf,
+    },
+    /// There is a log, and it was to be new ([`LogOptions`](crate::LogOptions)). It was not
+    /// changed.
+    #[error("there is a log at {} already: give another path, or open that one", path.display())]
+    Exists {
+        /// The log's folder.
+        path: PathBuf,
+    },
+    /// The folder is that of a log, but all segments are gone. Nothing was changed.
+    #[error(
+        "all segments of the log {} are gone: restore them, or remove the folder to begin anew",
+        path.display()
+    )]
+    Gone {
+        /// The log's folder.
+        path: PathBuf,
+    },
     /// The log was written by another version. Nothing was changed.
     #[error("{} is of version {version}, which this program does not read", path.display())]
     Version {
@@ -52,8 +75,9 @@ pub enum LogError {
         /// Its version.
         version: u32,
     },
-    /// A record that was durable is missing or not whole. (If the last segment has been removed,
-    /// this cannot be told: the log then ends with the one before.) Nothing was changed. Either
+    /// A record that was durable is missing or not whole, or the segment that would begin with it
+    /// is gone. (That the last segment is gone cannot be told if a crash soon followed its
+    /// beginning: the log then ends with the one before.) Nothing was changed. Either
     /// restore the log, or give up this record and all behind it with
     /// [`Log::open_before`](crate::Log::open_before).
     #[error(

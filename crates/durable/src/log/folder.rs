@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::error::LogError;
 use super::format::{HEADER_LEN, Header};
-use super::lead::Tail;
+use super::write::Tail;
 use crate::commit;
 use crate::durable::Kind;
 use crate::system::{Failure, System};
@@ -74,9 +74,12 @@ impl Drop for Folder {
 }
 
 impl Folder {
-    /// Opens the folder, or makes it, durably; and locks it.
-    pub(super) fn open(system: &dyn System, path: &Path) -> Result<Self, LogError> {
+    /// Opens the folder, or makes it if `create`, durably; and locks it.
+    pub(super) fn open(system: &dyn System, path: &Path, create: bool) -> Result<Self, LogError> {
         let io = |action| move |source| LogError::Io { action, path: path.to_owned(), source };
+        if !create && !path.try_exists().map_err(io("find"))? {
+            return Err(LogError::NotFound { path: path.to_owned() });
+        }
         match fs::create_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let text = format!("{error}: the folder that it is to be in must exist");
@@ -140,15 +143,20 @@ impl Folder {
     /// is there.
     pub(super) fn segments(&self) -> Result<Vec<u64>, LogError> {
         let io = |source| LogError::Io { action: "read", path: self.path.clone(), source };
-        let (mut all, mut others) = (Vec::new(), false);
+        let (mut all, mut others, mut spares) = (Vec::new(), false, false);
         for entry in fs::read_dir(&self.inside).map_err(io)? {
             let name = entry.map_err(io)?.file_name();
             if let Some(first) = name.to_str().and_then(first_of) {
                 all.push(first);
             } else {
-                let known = [UNBORN, NAME, LOST_AND_FOUND];
-                others |= !known.iter().chain(&SPARES).any(|known| name == **known);
+                // A log has spare ones once its first segment is durable.
+                let is_spare = [NAME].iter().chain(&SPARES).any(|spare| name == **spare);
+                spares |= is_spare;
+                others |= !is_spare && name != UNBORN && name != LOST_AND_FOUND;
             }
+        }
+        if all.is_empty() && spares {
+            return Err(LogError::Gone { path: self.path.clone() });
         }
         if all.is_empty() && others {
             return Err(LogError::NotALog { path: self.path.clone() });
@@ -409,7 +417,7 @@ mod tests {
     #[test]
     fn it_is_unlocked_when_it_goes_though_a_child_still_has_the_file() {
         let parent = tempfile::tempdir().unwrap();
-        let open = || Folder::open(&Linux, &parent.path().join("log"));
+        let open = || Folder::open(&Linux, &parent.path().join("log"), true);
         let folder = open().unwrap();
         let of_a_child = folder.file.try_clone().unwrap();
         assert!(matches!(open(), Err(LogError::InUse { .. })));
@@ -422,7 +430,7 @@ mod tests {
     fn its_files_are_found_when_it_is_called_something_else() {
         let parent = tempfile::tempdir().unwrap();
         let [log, moved] = ["log", "moved"].map(|name| parent.path().join(name));
-        let folder = Folder::open(&Linux, &log).unwrap();
+        let folder = Folder::open(&Linux, &log, true).unwrap();
         if !folder.inside.starts_with("/proc") {
             println!("skipped: there is no /proc here");
             return;

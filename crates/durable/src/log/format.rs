@@ -5,6 +5,7 @@
 //!           log (u64)  first (u64)  kept (u64)
 //!  record   crc32c of what follows (u32)  length, and a mark (u32)  sequence (u64)  data
 //!  ...
+//!  seal     as the head of a record, with all bits of the length set: only if a segment follows
 //!  zeroes   preallocated
 //! ```
 //!
@@ -17,6 +18,10 @@
 //! it is durable. So if a marked record is whole, all records before it were durable once, and one
 //! of those that is not whole now was damaged. If there is no such mark behind it, a record that is
 //! not whole may only have been torn.
+//!
+//! A seal is written when the next segment is durable, and names its first record. If that segment
+//! is not there, it has been lost. The seal is not flushed: a crash soon afterwards may lose the
+//! seal instead.
 
 use std::cell::OnceCell;
 use std::io::{self, Read};
@@ -29,6 +34,8 @@ pub(crate) const RECORD_LEN: usize = 16;
 const MAGIC: &[u8; 8] = b"homelog\0";
 const VERSION: u32 = 2;
 const MARK: u32 = 1 << 31;
+/// In place of a length: longer than any record.
+const SEAL: u32 = u32::MAX;
 
 /// The longest possible record. The limit keeps a damaged length from being taken for one.
 pub const RECORD_LENGTH_MAX: usize = 1 << 30;
@@ -74,17 +81,35 @@ fn header_checksum(bytes: &[u8; HEADER_LEN]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&bytes[..12]), &bytes[16..])
 }
 
-/// Adds a record, which is the first of a write if there is none in `bytes`. `data` is at most
-/// [`RECORD_LENGTH_MAX`] long.
-pub(crate) fn push(bytes: &mut Vec<u8>, log: u64, sequence: u64, data: &[u8]) {
+/// Adds a record, which is the first of a write if there is none in `bytes`. All of its data is at
+/// most [`RECORD_LENGTH_MAX`] long.
+pub(crate) fn push<'a>(
+    bytes: &mut Vec<u8>,
+    log: u64,
+    sequence: u64,
+    data: impl IntoIterator<Item = &'a [u8]>,
+) {
     let mark = if bytes.is_empty() { MARK } else { 0 };
+    let begin = bytes.len();
+    bytes.extend_from_slice(&[0; RECORD_LEN]);
+    data.into_iter().for_each(|part| bytes.extend_from_slice(part));
+    let (head, data) = bytes[begin..].split_first_chunk_mut().expect("just added");
+    *head = head_of(log, data.len() as u32 | mark, sequence, data);
+}
+
+/// What is written behind the records of a segment when the one that begins with this record is
+/// durable.
+pub(crate) fn seal(log: u64, next: u64) -> [u8; RECORD_LEN] {
+    head_of(log, SEAL, next, &[])
+}
+
+fn head_of(log: u64, length: u32, sequence: u64, data: &[u8]) -> [u8; RECORD_LEN] {
     let mut head = [0; RECORD_LEN];
-    head[4..8].copy_from_slice(&(data.len() as u32 | mark).to_le_bytes());
+    head[4..8].copy_from_slice(&length.to_le_bytes());
     head[8..].copy_from_slice(&sequence.to_le_bytes());
     let checksum = checksum(log, &head, data);
     head[..4].copy_from_slice(&checksum.to_le_bytes());
-    bytes.extend_from_slice(&head);
-    bytes.extend_from_slice(data);
+    head
 }
 
 /// Unmarks the records in `bytes`: they are not the beginning of a write any more, because others
@@ -122,16 +147,22 @@ impl Head {
     }
 }
 
-/// Whether a write began behind the record `damaged`, which is not whole: a marked record of a
-/// higher number stands anywhere in `rest`.
+/// Whether a write began behind the record `damaged`, which is not whole: a seal, or a marked
+/// record of a higher number, stands anywhere in `rest`.
 pub(crate) fn was_durable(rest: &[u8], log: u64, damaged: u64) -> bool {
     let sums = Sums { of: rest, blocks: OnceCell::new() };
     let heads = rest.windows(RECORD_LEN).enumerate();
     let mut heads = heads.filter_map(|(at, bytes)| Some((at, bytes.first_chunk()?)));
     heads.any(|(at, bytes): (usize, &[u8; RECORD_LEN])| {
         let head = Head::of(bytes);
-        let is_behind = head.sequence > damaged && head.sequence - damaged <= rest.len() as u64;
-        if !is_behind || !head.is_marked {
+        let behind = head.sequence.checked_sub(damaged);
+        if behind.is_none_or(|behind| behind > rest.len() as u64) {
+            return false;
+        }
+        if *bytes == seal(log, head.sequence) {
+            return true;
+        }
+        if behind == Some(0) || !head.is_marked {
             return false;
         }
         let begin = at + RECORD_LEN;
@@ -257,8 +288,8 @@ mod tests {
     fn records_that_are_no_longer_first_are_as_if_they_had_never_been() {
         let (mut all, mut first, mut second) = (Vec::new(), Vec::new(), Vec::new());
         for (sequence, data) in [(5, &b"five"[..]), (6, b""), (7, b"seven")] {
-            push(&mut all, 3, sequence, data);
-            push(if sequence == 5 { &mut first } else { &mut second }, 3, sequence, data);
+            push(&mut all, 3, sequence, [data]);
+            push(if sequence == 5 { &mut first } else { &mut second }, 3, sequence, [data]);
         }
         assert!(was_durable(&second, 3, 5), "a write begins with it");
         assert!(!was_durable(&second, 3, 6), "none begins behind it");
@@ -268,9 +299,21 @@ mod tests {
     }
 
     #[test]
+    fn a_seal_says_that_what_it_names_and_all_before_it_was_durable() {
+        let seal = seal(3, 6);
+        assert!(was_durable(&seal, 3, 6), "the next segment began with it");
+        assert!(was_durable(&[b"torn", &seal[..]].concat(), 3, 5), "it stood before that");
+        assert!(!was_durable(&seal, 3, 7), "it may not have got that far");
+        assert!(!was_durable(&seal, 4, 6), "of another log");
+        let header = Header { log: 3, first: 6, kept: 6 };
+        let mut scan = Scan::new(&seal[..], &header, (HEADER_LEN + RECORD_LEN) as u64);
+        assert!(scan.next().unwrap().is_none(), "it is no record");
+    }
+
+    #[test]
     fn a_write_that_ends_where_the_file_does_has_begun_too() {
         let mut write = Vec::new();
-        push(&mut write, 3, 6, b"six");
+        push(&mut write, 3, 6, [&b"six"[..]]);
         assert!(was_durable(&write, 3, 5));
         assert!(!was_durable(&write[..write.len() - 1], 3, 5), "it is not whole");
     }
@@ -278,15 +321,15 @@ mod tests {
     #[test]
     fn records_are_read_in_their_order_and_the_last_write_is_noted() {
         let (mut bytes, mut write) = (Vec::new(), Vec::new());
-        push(&mut bytes, 3, 5, b"five");
+        push(&mut bytes, 3, 5, [&b"fi"[..], b"", b"ve"]);
         let at = (HEADER_LEN + bytes.len()) as u64;
         for sequence in [6, 7] {
-            push(&mut write, 3, sequence, b"six or seven");
+            push(&mut write, 3, sequence, [&b"six or seven"[..]]);
         }
         bytes.append(&mut write);
         let end = (HEADER_LEN + bytes.len()) as u64;
         // A whole record of this log, but not the next one.
-        push(&mut bytes, 3, 9, b"nine");
+        push(&mut bytes, 3, 9, [&b"nine"[..]]);
         let header = Header { log: 3, first: 5, kept: 5 };
         let mut scan = Scan::new(&*bytes, &header, (HEADER_LEN + bytes.len()) as u64);
         while scan.next().unwrap().is_some() {}

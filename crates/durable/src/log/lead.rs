@@ -2,9 +2,6 @@
 //! begins segments.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,9 +10,10 @@ use rustix::io::Errno;
 
 use super::Sequence;
 use super::cut::{Cuts, tell};
-use super::folder::{Folder, is_full, opens_none};
+use super::folder::Folder;
 use super::format::{self, HEADER_LEN, Header};
 use super::recovery::Opened;
+use super::write::{Plan, Tail, Written};
 use crate::commit;
 use crate::durable::Kind;
 use crate::engine::{Engine, TURNS_MAX, runtime_ended};
@@ -25,9 +23,6 @@ use crate::gather::{Gather, gather};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait};
 use crate::synced::{Outcome, Synced, Verdict};
 use crate::system::Failure;
-
-/// How much space is made ready at a time, in bytes. Guessed: a few hundred flushes.
-const PREALLOCATE: u64 = 1 << 20;
 
 /// A buffer that grew beyond this is not kept.
 const SPARE_LEN_MAX: usize = 1 << 20;
@@ -95,16 +90,6 @@ pub(super) enum Ended {
     Failed(DurabilityError),
 }
 
-/// The end of the last segment.
-#[derive(Clone, Debug)]
-pub(super) struct Tail {
-    pub(super) file: Arc<File>,
-    /// Where the durable records end.
-    pub(super) end: u64,
-    /// Up to where there is space whose allocation is durable.
-    pub(super) allocated: u64,
-}
-
 /// What is being written: up to which record, how many bytes, and the outcomes that callers wait
 /// for, of the write and of a cut.
 struct Running {
@@ -114,24 +99,6 @@ struct Running {
     callers: usize,
     outcome: Arc<Outcome>,
     cut: Option<Arc<Outcome>>,
-}
-
-/// What is done besides the write.
-struct Plan {
-    begins: Option<Header>,
-    /// The segments to be removed, by their first records.
-    removes: Vec<u64>,
-    /// The outcome of the removal, if callers wait for it.
-    cut: Option<Arc<Outcome>>,
-    /// The first record that was kept before.
-    kept: u64,
-}
-
-/// What came of a write that failed, if at all, only for want of room.
-enum Written {
-    All,
-    /// There was no room for the records, but the segment that was to begin has begun.
-    HeaderAlone(DurabilityError),
 }
 
 impl State {
@@ -269,7 +236,9 @@ impl State {
         let header = Header { log, first: self.durable + 1, kept: self.kept };
         // Segments are removed only once a later segment says that they are not needed.
         let begins = (is_full || !removes.is_empty()).then_some(header);
-        Plan { begins, removes, cut, kept }
+        let is_followed = self.segments.back().is_some_and(|last| *last != header.first);
+        let seals = (begins.is_some() && is_followed).then(|| self.tail.clone());
+        Plan { begins, seals, removes, cut, kept }
     }
 
     /// There was no room for what was planned: undoes it. Returns the outcome that is to be told.
@@ -340,6 +309,9 @@ impl Shared {
         let of = (self.id, &*tail.file, Kind::Data);
         let lost = commit::unless_lost(&self.engine.files(), since, of, Ok(()));
         let written = lost.map_err(|error| error.with(Loss::Records)).and(written);
+        if written.is_ok() {
+            self.seal(&plan);
+        }
 
         let mut state = self.state();
         // A cut that failed meanwhile may have cost what this has written: a device may forget what
@@ -420,111 +392,11 @@ impl Shared {
         }
     }
 
-    fn carry_out(
-        &self,
-        plan: &Plan,
-        bytes: &[u8],
-        tail: &mut Tail,
-    ) -> Result<Written, DurabilityError> {
-        let system = &*self.engine.system;
-        let of_folder = |failure: &Failure, loss| {
-            commit::error(self.id, &self.folder.file, Kind::All, failure).with(loss)
-        };
-        let Some(header) = &plan.begins else {
-            if !bytes.is_empty() {
-                self.write(bytes, tail)?;
-            }
-            return Ok(Written::All);
-        };
-        // Spare segments are only for cuts: if appending used them up, nothing would be left to cut
-        // the log off with.
-        let cuts = !plan.removes.is_empty();
-        let names = lock(&self.names);
-        let mut made = self.folder.make(system, header, bytes, cuts);
-        let mut written = Written::All;
-        if let Err(failure) = &made
-            && cuts
-            && is_full(&failure.error)
-        {
-            // The cut gives room for the records, so the segment begins without them.
-            written = Written::HeaderAlone(of_folder(failure, Loss::NoRoom));
-            made = self.folder.make(system, header, &[], true);
-        }
-        *tail = made.map_err(|failure| {
-            let none = is_full(&failure.error) || opens_none(&failure.error);
-            of_folder(&failure, if none { Loss::NoRoom } else { Loss::Records })
-        })?;
-        if let Err(failure) = self.folder.name(system, header) {
-            if !is_full(&failure.error) {
-                return Err(of_folder(&failure, Loss::Records));
-            }
-            drop(names);
-            // A spare segment may have been taken for this one.
-            self.make_spares();
-            return Err(of_folder(&failure, Loss::NoRoom));
-        }
-        let named = self.folder.sync(system);
-        named.map_err(|failure| of_folder(&failure, Loss::Records))?;
-        drop(names);
-        if !cuts {
-            self.make_spares();
-        }
-        Ok(written)
-    }
-
-    pub(super) fn make_spares(&self) {
-        let _names = lock(&self.names);
-        self.folder.make_spares(self.segment_length);
-    }
-
-    fn write(&self, bytes: &[u8], tail: &mut Tail) -> Result<(), DurabilityError> {
-        let system = &*self.engine.system;
-        let file = Arc::clone(&tail.file);
-        let failed = |failure: Failure, loss| {
-            Err(commit::error(self.id, &file, Kind::Data, &failure).with(loss))
-        };
-        let after = tail.end + bytes.len() as u64;
-        match system.write(&file, bytes, tail.end) {
-            Err(failure) if is_full(&failure.error) => {
-                // A part may have been written, which takes what is left of the room. A crash may
-                // bring it back.
-                let _ = file.set_len(tail.end);
-                return failed(failure, Loss::NoRoom);
-            }
-            written => written.or_else(|failure| failed(failure, Loss::Records))?,
-        }
-        if after > tail.allocated {
-            let zeroes = PREALLOCATE.min(self.segment_length.saturating_sub(after));
-            tail.allocated = after + zeroes;
-            match system.write(&file, &vec![0; zeroes as usize], after) {
-                // There was room for the records. Others may need what is left.
-                Err(Failure { error, .. }) if is_full(&error) => _ = file.set_len(after),
-                written => written.or_else(|failure| failed(failure, Loss::Records))?,
-            }
-        }
-        system.sync(&file, Kind::Data).or_else(|failure| failed(failure, Loss::Records))?;
-        has_name(&file).or_else(|failure| failed(failure, Loss::Removed))?;
-        tail.end = after;
-        Ok(())
-    }
-
     /// Lets a worker write what is pending, and what is pending by then.
     pub(super) fn lead_later(self: &Arc<Self>) {
         let lead = Lead { shared: Some(Arc::clone(self)) };
         self.engine.execute(move || lead.run());
     }
-}
-
-/// Fails if the segment has no name any more: nobody will find there what was written.
-fn has_name(file: &File) -> Result<(), Failure> {
-    let failure = |errno: Errno| Failure { operation: "fstat", error: errno.into() };
-    if rustix::fs::fstat(file).map_err(failure)?.st_nlink > 0 {
-        return Ok(());
-    }
-    // There are filesystems that do not count names. The kernel knows whether this one is gone.
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    let is_gone = link.map_or(true, |path| path.as_os_str().as_bytes().ends_with(b" (deleted)"));
-    if is_gone { Err(failure(Errno::NOENT)) } else { Ok(()) }
 }
 
 /// A worker's turn to write. If the runtime drops it, the waiting callers are told.

@@ -12,8 +12,8 @@
 //!
 //! If there is no room for records, they wait in memory, and the log goes on once there is room.
 //! After a failed flush nobody knows which of the records are there, so the log refuses everything
-//! until it is opened anew. Read on in this order: `format`, `folder`, `recovery`, `lead`, `cut`,
-//! `records`, `error`, `attributes`.
+//! until it is opened anew. Read on in this order: `options`, `format`, `folder`,
+//! `recovery`, `lead`, `write`, `cut`, `records`, `error`, `attributes`.
 
 #[cfg(feature = "control")]
 mod attributes;
@@ -22,10 +22,13 @@ mod error;
 mod folder;
 mod format;
 mod lead;
+mod options;
 mod records;
 mod recovery;
+mod write;
 
 use std::fmt;
+use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,6 +38,7 @@ use homing_runtime::blocking;
 pub use attributes::LogAttributes;
 pub use error::LogError;
 pub use format::RECORD_LENGTH_MAX;
+pub use options::LogOptions;
 pub use records::{Record, Records};
 pub use recovery::Recovery;
 
@@ -45,9 +49,6 @@ use crate::sync::Mutex;
 use crate::synced::Synced;
 use lead::{Answer, Led, Shared, State};
 
-/// How long a segment becomes, in bytes. Guessed: making and removing one costs a few flushes, and
-/// should be rare; a cut should give back most of what it could.
-const SEGMENT_LENGTH: u64 = 64 << 20;
 /// The number of the last record that there may be, so that the one after it still has a number.
 const SEQUENCE_MAX: u64 = u64::MAX - 1;
 
@@ -146,7 +147,7 @@ impl Log {
     /// [`LogError`], with the path; [`LogError::Damaged`] if a record that was durable is not
     /// whole. A path that is not a log, or a damaged log, is not changed.
     pub fn open(durable: &Durable, path: impl AsRef<Path>) -> Result<(Self, Recovery), LogError> {
-        Self::open_with(durable, path, SEGMENT_LENGTH)
+        Self::options().open(durable, path)
     }
 
     /// [`Log::open`] for a damaged log, without the damaged part. Gives up the record that
@@ -193,46 +194,23 @@ impl Log {
         path: impl AsRef<Path>,
         damaged: Sequence,
     ) -> Result<(Self, Recovery), LogError> {
-        Self::open_as(durable, path.as_ref(), SEGMENT_LENGTH, Some(damaged))
+        Self::open_as(durable, path.as_ref(), &Self::options().create(false), Some(damaged))
     }
 
-    /// [`Log::open`] with segments of about this many bytes instead of 64 MiB. A segment that has
-    /// reached that length, or would exceed it with the next write, is followed by another. A write
-    /// is never divided. The length may differ each time.
-    ///
-    /// # Errors
-    /// As [`Log::open`].
-    ///
-    /// ```
-    /// # let runtime = homing_runtime::Runtime::new()?;
-    /// # let durable = homing_durable::Durable::new(&runtime)?;
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("log");
-    /// let (log, recovery) = homing_durable::Log::open_with(&durable, &path, 1 << 20)?;
-    /// assert_eq!(recovery.records, 0);
-    /// let last = log.append(b"one")?;
-    /// log.commit_and_wait(last)?;
-    /// let ends = (log.first_sequence(), log.last_sequence(), log.durable_sequence());
-    /// assert_eq!(ends, (last, last, last));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn open_with(
-        durable: &Durable,
-        path: impl AsRef<Path>,
-        segment_length: u64,
-    ) -> Result<(Self, Recovery), LogError> {
-        Self::open_as(durable, path.as_ref(), segment_length, None)
+    /// Other ways to open a log: only one that exists, only a new one, with other segments.
+    pub fn options() -> LogOptions {
+        LogOptions::new()
     }
 
     fn open_as(
         durable: &Durable,
         path: &Path,
-        segment_length: u64,
+        options: &LogOptions,
         given_up: Option<Sequence>,
     ) -> Result<(Self, Recovery), LogError> {
         let engine = Arc::clone(&durable.engine);
-        let since = engine.losses();
-        let opened = recovery::open(&*engine.system, path, given_up)?;
+        let (since, segment_length) = (engine.losses(), options.segment_length);
+        let opened = recovery::open(&*engine.system, path, options, given_up)?;
         let id = FileId::of(&opened.folder.file).map_err(|source| {
             let (action, path) = ("examine", opened.folder.path.clone());
             LogError::Io { action, path, source }
@@ -264,8 +242,31 @@ impl Log {
     /// [`LogError::TooLong`], [`LogError::Exhausted`], and [`LogError::Failed`] after a failed
     /// flush.
     pub fn append(&self, data: &[u8]) -> Result<Sequence, LogError> {
-        if data.len() > RECORD_LENGTH_MAX {
-            return Err(LogError::TooLong { length: data.len() });
+        self.append_vectored(&[IoSlice::new(data)])
+    }
+
+    /// [`Log::append`] of one record, whose data is these parts, one after the other.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("log");
+    /// use std::io::IoSlice;
+    ///
+    /// let (log, _) = homing_durable::Log::open(&durable, &path)?;
+    /// let (table, row) = (7_u32.to_le_bytes(), b"Ada");
+    /// log.commit_and_wait(log.append_vectored(&[IoSlice::new(&table), IoSlice::new(row)])?)?;
+    /// assert_eq!(log.records().next().ok_or("gone")??.data, b"\x07\0\0\0Ada");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn append_vectored(&self, data: &[IoSlice<'_>]) -> Result<Sequence, LogError> {
+        let length = data.iter().fold(0, |length: usize, part| length.saturating_add(part.len()));
+        if length > RECORD_LENGTH_MAX {
+            return Err(LogError::TooLong { length });
         }
         let mut state = self.shared.state();
         if let Some(error) = state.refusal() {
@@ -276,7 +277,12 @@ impl Log {
         }
         state.appended += 1;
         let sequence = state.appended;
-        format::push(&mut state.pending, self.shared.log, sequence, data);
+        format::push(
+            &mut state.pending,
+            self.shared.log,
+            sequence,
+            data.iter().map(|part| &**part),
+        );
         Ok(Sequence(sequence))
     }
 
@@ -368,6 +374,19 @@ impl Log {
     }
 
     /// The last appended record.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("log");
+    /// let (log, _) = homing_durable::Log::open(&durable, &path)?;
+    /// let last = log.append(b"one")?;
+    /// log.commit_and_wait(last)?;
+    /// let ends = (log.first_sequence(), log.last_sequence(), log.durable_sequence());
+    /// assert_eq!(ends, (last, last, last));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn last_sequence(&self) -> Sequence {
         Sequence(self.shared.state().appended)
     }

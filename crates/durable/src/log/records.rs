@@ -32,6 +32,7 @@ const OPEN_MAX: usize = 16;
 /// opened again, what had been cut off before is removed then. After an error there are no further
 /// records.
 pub struct Records {
+    folder: PathBuf,
     segments: VecDeque<Segment>,
     later: Option<Later>,
     /// The number of the last record read, or passed over.
@@ -45,7 +46,6 @@ pub struct Records {
 /// Segments that are opened when they are reached, one at least.
 struct Later {
     entrance: Entrance,
-    folder: PathBuf,
     log: u64,
     /// By their first records. The first of them is pinned.
     segments: VecDeque<u64>,
@@ -84,15 +84,15 @@ impl Records {
             let now: VecDeque<_> = now.collect::<io::Result<_>>()?;
             let Some(first) = later.front() else { return Ok((now, None)) };
             let pin = pins.pin(*first);
-            let (entrance, folder) = (folder.entrance()?, folder.path.clone());
-            Ok((now, Some(Later { entrance, folder, log, segments: later, pin })))
+            Ok((now, Some(Later { entrance: folder.entrance()?, log, segments: later, pin })))
         };
         let ((segments, later), error) = match opened() {
             Ok(opened) => (opened, None),
             Err(error) => ((VecDeque::new(), None), Some(error)),
         };
         let sequence = segments.front().map_or(last, |scan: &Segment| scan.sequence);
-        Self { segments, later, sequence, before: from.saturating_sub(1), last, error }
+        let (folder, before) = (folder.path.clone(), from.saturating_sub(1));
+        Self { folder, segments, later, sequence, before, last, error }
     }
 
     /// Opens the next segment when the last open one has been read.
@@ -101,7 +101,7 @@ impl Records {
         let next = later.segments.front().copied();
         let Some(first) = next.filter(|first| *first == self.sequence + 1) else { return Ok(()) };
         let path = later.entrance.segment(first);
-        self.segments.push_back(open(&path, &later.folder, later.log, first)?);
+        self.segments.push_back(open(&path, &self.folder, later.log, first)?);
         later.segments.pop_front();
         match later.segments.front() {
             // Before the other one goes, so that no cut comes in between.
@@ -119,7 +119,7 @@ impl Records {
         }
         let next = self.segments.front_mut().map_or(Ok(None), Scan::next)?;
         let data = next.ok_or_else(|| {
-            let text = format!("record {wanted} of the log is damaged");
+            let text = format!("record {wanted} of the log {} is damaged", self.folder.display());
             io::Error::new(io::ErrorKind::InvalidData, text)
         })?;
         self.sequence = wanted;

@@ -8,11 +8,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Sequence;
 use super::error::LogError;
 use super::folder::{Folder, SPARE_LEN, is_full, read_at, reopen};
 use super::format::{self, HEADER_LEN, Header, Scan};
-use super::lead::Tail;
+use super::write::Tail;
+use super::{LogOptions, Sequence};
 use crate::system::{Failure, System};
 
 /// What was found when a log was opened.
@@ -61,12 +61,21 @@ pub(super) struct Opened {
 pub(super) fn open(
     system: &dyn System,
     path: &Path,
+    options: &LogOptions,
     given_up: Option<Sequence>,
 ) -> Result<Opened, LogError> {
-    let folder = Folder::open(system, path)?;
+    let LogOptions { create, create_new, .. } = *options;
+    let folder = Folder::open(system, path, create || create_new)?;
     let segments = folder.segments()?;
     if segments.is_empty() {
-        return create(system, folder);
+        return if create || create_new {
+            self::create(system, folder)
+        } else {
+            Err(LogError::NotFound { path: path.to_owned() })
+        };
+    }
+    if create_new {
+        return Err(LogError::Exists { path: path.to_owned() });
     }
     match whole(&folder, segments.clone()) {
         Ok(found) => go_on(system, folder, found),
@@ -124,6 +133,9 @@ fn whole(folder: &Folder, mut segments: Vec<u64>) -> Result<Found, LogError> {
     }
     check_all_but_last(folder, &segments, log)?;
     let end = end_of(folder, &header, u64::MAX)?;
+    if end.rest.starts_with(&format::seal(log, end.last + 1)) {
+        return Err(damaged(folder, end.last + 1, 0, end.last + 1));
+    }
     if end.dropped_bytes() > 0 && format::was_durable(&end.rest, log, end.last + 1) {
         return Err(damaged(folder, newest, end.at, end.last + 1));
     }
@@ -306,8 +318,9 @@ fn go_on(system: &dyn System, folder: Folder, found: Found) -> Result<Opened, Lo
     remove_behind(system, &folder, &behind)?;
     if first > of.first {
         // What is behind in the segment before is durable in this one. If its space cannot be given
-        // back, it only takes room.
+        // back, it only takes room. The seal is as that of `Shared::seal`.
         let _ = end.file.set_len(write_at);
+        let _ = system.write(&end.file, &format::seal(of.log, first), write_at);
         segments.push(first);
     }
     let Header { log, kept, .. } = of;

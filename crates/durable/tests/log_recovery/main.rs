@@ -49,7 +49,7 @@ struct Place {
 /// Writes a log of these writes in segments of 200 bytes, and cuts its first records off. Returns
 /// where each record is, also those that are gone.
 fn written(world: &World, writes: &[Vec<Vec<u8>>], cut: Option<Index>) -> Vec<Place> {
-    let (log, _) = Log::open_with(&world.durable, &world.path, 200).unwrap();
+    let (log, _) = Log::options().segment_length(200).open(&world.durable, &world.path).unwrap();
     let cut_after = cut.map(|cut| cut.index(writes.len()));
     let mut places: Vec<Place> = Vec::new();
     let (mut segment, mut end, mut removed) = (0, HEADER, 0);
@@ -99,7 +99,8 @@ fn content(path: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 /// dropped does not come back.
 fn goes_on(world: &World, first: u64, records: &[Vec<u8>], last: u64) {
     let open = || {
-        let (log, recovery) = Log::open_with(&world.durable, &world.path, 200).unwrap();
+        let (log, recovery) =
+            Log::options().segment_length(200).open(&world.durable, &world.path).unwrap();
         let records: Vec<_> = log.records().map(|record| record.unwrap().data).collect();
         assert_eq!((recovery.first.get(), recovery.records), (first, records.len() as u64));
         assert_eq!(log.last_sequence().get(), first + records.len() as u64 - 1);
@@ -298,6 +299,77 @@ fn a_segment_that_is_gone_is_damage_unless_it_is_not_needed() {
             is_damaged(&world, &records, &all[gone - 1], HEADER + 2 * 76, sequence);
         }
     }
+}
+
+#[test]
+fn the_newest_segments_are_missed_because_the_one_before_is_sealed() {
+    for left in [4, 3] {
+        let world = world();
+        let (all, records) = five(&world);
+        all[left..].iter().for_each(|path| fs::remove_file(path).unwrap());
+        is_damaged(&world, &records, &all[left], 0, 2 * left as u64 + 1);
+    }
+    // Nor is a damaged record before it taken for one that was torn.
+    let world = self::world();
+    let (all, records) = five(&world);
+    fs::remove_file(&all[4]).unwrap();
+    let mut bytes = fs::read(&all[3]).unwrap();
+    bytes[HEADER as usize + 76 + 20] ^= 1;
+    fs::write(&all[3], bytes).unwrap();
+    is_damaged(&world, &records, &all[3], HEADER + 76, 8);
+    // A crash may lose the seal: it is not flushed.
+    let world = self::world();
+    let (all, records) = five(&world);
+    fs::remove_file(&all[4]).unwrap();
+    set_length(&all[3], HEADER + 2 * 76);
+    goes_on(&world, 1, &records, 8);
+}
+
+/// Opening a log gives the last write a segment of its own.
+#[test]
+fn the_segment_that_opening_makes_is_missed_too() {
+    let world = world();
+    let records = [vec![1; 300 << 10], vec![2; 9]];
+    written(&world, &[records[..1].to_vec(), records[1..].to_vec()], None);
+    drop(Log::open(&world.durable, &world.path).unwrap());
+    let all = segments(&world.path);
+    assert_eq!(all.len(), 2);
+    fs::remove_file(&all[1]).unwrap();
+    is_damaged(&world, &records, &all[1], 0, 2);
+}
+
+#[test]
+fn a_log_of_which_no_segment_is_left_is_not_taken_for_a_new_one() {
+    let world = world();
+    let (all, _) = five(&world);
+    for path in &all {
+        fs::remove_file(path).unwrap();
+    }
+    for opened in [
+        Log::open(&world.durable, &world.path),
+        Log::open_before(&world.durable, &world.path, 1.into()),
+        Log::options().create_new(true).open(&world.durable, &world.path),
+        Log::options().create(false).open(&world.durable, &world.path),
+    ] {
+        let error = opened.unwrap_err();
+        assert!(matches!(&error, LogError::Gone { path } if *path == world.path), "{error}");
+    }
+    assert!(content(&world.path).is_empty());
+}
+
+#[test]
+fn an_empty_folder_is_no_log_yet() {
+    let world = world();
+    fs::create_dir(&world.path).unwrap();
+    for opened in [
+        Log::options().create(false).open(&world.durable, &world.path),
+        Log::open_before(&world.durable, &world.path, 1.into()),
+    ] {
+        assert!(matches!(opened.unwrap_err(), LogError::NotFound { .. }));
+    }
+    assert_eq!(fs::read_dir(&world.path).unwrap().count(), 0);
+    drop(Log::options().create_new(true).open(&world.durable, &world.path).unwrap());
+    Log::options().create(false).open(&world.durable, &world.path).unwrap();
 }
 
 /// A crash while segments were removed: unless the folder was synced, any may be left.

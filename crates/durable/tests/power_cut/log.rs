@@ -45,7 +45,8 @@ fn run(filesystem: Filesystem, system: impl System) -> io::Result<(Record, Promi
     disk.start_recording();
     let runtime = Runtime::new().map_err(io::Error::other)?;
     let durable = Durable::with_system(&runtime, system).map_err(io::Error::other)?;
-    let (log, _) = Log::open_with(&durable, volume.path().join("log"), SEGMENT).unwrap();
+    let (log, _) =
+        Log::options().segment_length(SEGMENT).open(&durable, volume.path().join("log")).unwrap();
     let promises = Mutex::new(Promises::default());
     thread::scope(|scope| {
         for committer in 0..COMMITTERS {
@@ -92,7 +93,12 @@ impl Promises {
     fn verify(&self, path: &Path, moment: usize) -> Result<(), String> {
         let runtime = Runtime::new().map_err(|error| error.to_string())?;
         let durable = Durable::new(&runtime).map_err(|error| error.to_string())?;
-        let open = || Log::open_with(&durable, path, SEGMENT).map_err(|error| error.to_string());
+        let open = || {
+            Log::options()
+                .segment_length(SEGMENT)
+                .open(&durable, path)
+                .map_err(|error| error.to_string())
+        };
         let (log, recovery) = open()?;
         let records = read(&log)?;
         let first = recovery.first.get();
