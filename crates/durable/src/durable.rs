@@ -480,7 +480,11 @@ impl Durable {
         }
     }
 
-    fn wait_for(&self, file: &impl Description, kind: Kind) -> Result<(), DurabilityError> {
+    pub(crate) fn wait_for(
+        &self,
+        file: &impl Description,
+        kind: Kind,
+    ) -> Result<(), DurabilityError> {
         let since = self.engine.losses();
         let alone = self.engine.alone(file, kind, true);
         let verdict = alone.unwrap_or_else(|| self.begin(file, kind).wait());

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{Runtime, Workqueue, WorkqueueError, blocking};
+use homing_runtime::{JoinHandle, Runtime, Workqueue, WorkqueueError, blocking};
 
 use crate::backend::{Chosen, Ring};
 use crate::commit::{self, Committed};
@@ -166,6 +166,14 @@ impl Engine {
     pub(crate) fn execute_calls(&self, calls: impl FnOnce() + Send + 'static) {
         let workqueue = if self.is_limited() { &self.events } else { &self.workqueue };
         workqueue.execute_for_accepted(calls);
+    }
+
+    /// As [`Engine::execute_calls`], for a future, which may await syncs.
+    pub(crate) fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send + 'static> + Send + 'static,
+    {
+        if self.is_limited() { &self.events } else { &self.workqueue }.spawn(future)
     }
 
     /// Whether the workqueue may have so many items at a time and no more. A thread that runs one

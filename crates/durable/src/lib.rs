@@ -87,6 +87,7 @@ mod policy;
 #[cfg(target_os = "linux")]
 mod range;
 mod ready;
+mod replace;
 #[cfg(target_os = "linux")]
 mod ring;
 mod shared_file;
@@ -115,6 +116,7 @@ pub use fsync::Fsync;
 pub use log::LogAttributes;
 pub use log::{Log, LogError, LogOptions, RECORD_LENGTH_MAX, Record, Records, Recovery, Sequence};
 pub use pace::{Pace, Sharing, Way};
+pub use replace::{ReplaceError, Replaced};
 pub use shared_file::SharedFile;
 pub use strategy::Strategy;
 pub use synced::{Synced, SyncedMany};

@@ -39,8 +39,9 @@ pub use homing_durable::{
     Backend as DurableBackend, Batch as SyncBatch, Counters as DurableCounters, Description,
     DurabilityError, Durable, Fsync, Histogram, Kind as SyncKind, Log, LogError, LogOptions,
     RECORD_LENGTH_MAX as LOG_RECORD_LENGTH_MAX, Record as LogRecord, Records as LogRecords,
-    Recovery as LogRecovery, Sequence as LogSequence, SharedFile, Sharing as DurableSharing,
-    Strategy as DurableStrategy, Synced, SyncedMany, WriteBack as DurableWriteBack,
+    Recovery as LogRecovery, ReplaceError, Replaced, Sequence as LogSequence, SharedFile,
+    Sharing as DurableSharing, Strategy as DurableStrategy, Synced, SyncedMany,
+    WriteBack as DurableWriteBack,
 };
 #[cfg(feature = "control")]
 pub use homing_durable::{DurableAttributes, LogAttributes};

@@ -11,6 +11,7 @@ mod bulk;
 mod contents;
 mod history;
 mod log;
+mod replaced;
 mod wrong;
 
 use std::fs::File;
@@ -204,6 +205,17 @@ fn a_log_has_every_record_that_was_durable_and_none_that_was_gone() {
         let lost = log::losses(filesystem, Linux, cuts, seed);
         assert!(lost.is_empty(), "{}", lost.join("\n"));
         assert!(!log::losses(filesystem, Nothing, 10, seed).is_empty(), "nothing was lost");
+    });
+}
+
+#[test]
+fn a_file_that_was_replaced_is_the_old_one_or_the_new_one_and_not_older_than_was_said() {
+    let seed = number("HOMING_POWER_CUT_SEED", 1);
+    let cuts = number("HOMING_POWER_CUTS", 60).div_ceil(3) as usize;
+    available().for_each(|filesystem| {
+        let lost = replaced::losses(filesystem, Linux, cuts, seed);
+        assert!(lost.is_empty(), "{}", lost.join("\n"));
+        assert!(!replaced::losses(filesystem, Nothing, 10, seed).is_empty(), "nothing was lost");
     });
 }
 

@@ -47,6 +47,8 @@ pub struct Book {
     fails_renames: usize,
     /// Writes fail with this error, after half of the data has been written.
     fails_writes: Option<i32>,
+    /// How many calls for anything but directories will fail.
+    fails_files: usize,
     /// The longest write that there is room for, if there is a limit.
     room: Option<usize>,
 }
@@ -119,6 +121,11 @@ impl Disk {
         self.book().errno = Some(errno);
     }
 
+    /// Fails the next calls for files, whichever, but not those for directories.
+    pub fn fail_files(&self, times: usize) {
+        self.book().fails_files = times;
+    }
+
     /// Fails the one call of this kind that comes after `calls` more.
     pub fn fail_after(&self, call: Call, file: &File, calls: usize) {
         self.book().fails.insert((call, inode(file)), vec![false; calls]);
@@ -151,8 +158,10 @@ impl Disk {
         self.0.1.notify_all();
         let is_held = |book: &mut Book| book.held || book.held_files.contains(&inode(file));
         let mut book = self.0.1.wait_while(book, is_held).unwrap();
+        let of_files = book.fails_files > 0 && !file.metadata().unwrap().is_dir();
+        book.fails_files -= usize::from(of_files);
         let fails = book.fails.get_mut(&(call, inode(file))).filter(|fails| !fails.is_empty());
-        if !fails.is_some_and(|fails| fails.remove(0)) {
+        if !fails.is_some_and(|fails| fails.remove(0)) && !of_files {
             return Ok(());
         }
         let operation = match call {
