@@ -422,3 +422,42 @@ fn committers_of_a_log() {
         drop(runtime);
     });
 }
+
+/// However the log ends, those who follow it are told, and never that a record is durable which is
+/// not.
+#[test]
+fn followers_of_a_log() {
+    for closes in [false, true] {
+        check(move || {
+            let runtime = runtime();
+            let durable = Durable::with_system(&runtime, Disk::default()).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let (log, _) = Log::open(&durable, folder.path().join("log")).unwrap();
+            let followed = [2, 1, 3].map(|record: u64| log.until_durable(record.into()));
+            let followers = followed.map(|synced| thread::spawn(move || synced.wait()));
+            let late = log.clone();
+            let late = thread::spawn(move || {
+                let told = late.until_durable(2.into()).wait();
+                assert!(told.is_err() || late.durable_sequence().get() >= 2);
+            });
+            let committers = [0, 1].map(|_| {
+                let log = log.clone();
+                thread::spawn(move || {
+                    // It may be closed.
+                    let Ok(sequence) = log.append(b"record") else { return };
+                    let _ = log.commit(sequence).wait();
+                })
+            });
+            if closes {
+                log.close();
+            } else {
+                drop(log);
+            }
+            committers.into_iter().for_each(|committer| committer.join().unwrap());
+            late.join().unwrap();
+            let told = followers.map(|follower| follower.join().unwrap());
+            assert!(told[2].is_err(), "there is no third record");
+            drop(runtime);
+        });
+    }
+}

@@ -228,9 +228,12 @@ pub(crate) struct Scan<R> {
 impl<R: Read> Scan<R> {
     /// `reader` stands behind the header of a segment that is `end` bytes long.
     pub(crate) fn new(reader: R, header: &Header, end: u64) -> Self {
-        let sequence = header.first.saturating_sub(1);
-        let at = HEADER_LEN as u64;
-        Self { reader, log: header.log, at, end, sequence, write: (at, header.first) }
+        Self::from(reader, header.log, (header.first, HEADER_LEN as u64), end)
+    }
+
+    /// `reader` stands at the place of this record, `at`, in a segment of `end` bytes.
+    pub(crate) fn from(reader: R, log: u64, (record, at): (u64, u64), end: u64) -> Self {
+        Self { reader, log, at, end, sequence: record.saturating_sub(1), write: (at, record) }
     }
 
     /// The next record's data; `None` where there is no whole record.

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use super::Sequence;
 use super::cut::{Cuts, tell};
 use super::folder::Folder;
+use super::follow::{Followers, Places};
 use super::format::{self, HEADER_LEN, Header};
 use super::recovery::Opened;
 use super::write::{Plan, Tail, Written};
@@ -69,6 +70,8 @@ pub(super) struct State {
     asked_at: Instant,
     gather: Gather,
     pub(super) cuts: Cuts,
+    pub(super) places: Places,
+    followers: Followers,
     pub(super) ended: Option<Ended>,
 }
 
@@ -119,6 +122,8 @@ impl State {
             asked_at: Instant::now(),
             gather: Gather::default(),
             cuts: Cuts::default(),
+            places: Places::default(),
+            followers: Followers::default(),
             ended: None,
         }
     }
@@ -158,6 +163,17 @@ impl State {
         Answer::NextWrite(self.wait_for_next())
     }
 
+    /// What answers those who wait for a record and do not ask for it.
+    pub(super) fn follow(&mut self, sequence: Sequence) -> Synced {
+        if sequence.0 <= self.durable {
+            return Synced::done(&Ok(()));
+        }
+        match self.refusal() {
+            Some(error) => Synced::done(&Err(error.clone())),
+            None => Synced::of(self.followers.add(sequence.0)),
+        }
+    }
+
     fn wait_for_next(&mut self) -> Arc<Outcome> {
         if self.waiting == 0 {
             self.asked_at = Instant::now();
@@ -166,11 +182,13 @@ impl State {
         Arc::clone(self.next.get_or_insert_default())
     }
 
-    /// Takes the outcomes that callers would wait for in vain: of the next write and of a cut.
+    /// Takes the outcomes that callers would wait for in vain: of the next write, of a cut, and of
+    /// records that do not come.
     fn give_up(&mut self) -> Vec<Arc<Outcome>> {
         self.waiting = 0;
         let cut = self.cuts.asked.take().map(|(_, cut)| cut);
-        self.next.take().into_iter().chain(cut).collect()
+        let followers = self.followers.take_all();
+        self.next.take().into_iter().chain(cut).chain(followers).collect()
     }
 
     fn keep_buffer(&mut self, mut bytes: Vec<u8>) {
@@ -241,6 +259,14 @@ impl State {
         Plan { begins, seals, removes, cut, kept }
     }
 
+    /// What was planned to be removed can be, now.
+    fn add_cut(&mut self, plan: Plan) {
+        if let Some(first) = self.segments.front().filter(|_| !plan.removes.is_empty()) {
+            self.places.forget(*first);
+        }
+        self.cuts.add(plan.removes, plan.cut);
+    }
+
     /// There was no room for what was planned: undoes it. Returns the outcome that is to be told.
     fn undo(&mut self, plan: Plan) -> Option<Arc<Outcome>> {
         let Plan { removes, kept, cut, .. } = plan;
@@ -258,6 +284,14 @@ impl State {
         }
         bytes.append(&mut self.pending);
         self.pending = bytes;
+    }
+}
+
+impl Drop for Shared {
+    /// The log goes, but those who follow it may be there still.
+    fn drop(&mut self) {
+        let followers = self.state().followers.take_all();
+        self.tell_of_end(followers);
     }
 }
 
@@ -295,6 +329,7 @@ impl Shared {
         let bytes = std::mem::replace(&mut state.pending, spare);
         let last = state.appended;
         let plan = state.plan(self.log, bytes.len() as u64, self.segment_length);
+        let begin = (state.durable + 1, tail.end);
         state.running = Some(Running {
             last,
             bytes: bytes.len(),
@@ -332,12 +367,16 @@ impl Shared {
         }
         match written {
             Ok(Written::All) => {
-                state.cuts.add(plan.removes, plan.cut);
+                if plan.begins.is_none() {
+                    state.places.note(begin.0, begin.1);
+                }
+                state.add_cut(plan);
                 state.durable = last;
+                outcomes.extend(state.followers.take(last));
                 state.keep_buffer(bytes);
             }
             Ok(Written::HeaderAlone(error)) => {
-                state.cuts.add(plan.removes, plan.cut);
+                state.add_cut(plan);
                 state.put_back(bytes, self.log);
                 verdict = Err(error);
             }
@@ -373,16 +412,29 @@ impl Shared {
     /// Refuses everything from now on, waits for what is under way, and unlocks the folder.
     pub(super) fn close(&self) {
         let mut state = self.state();
-        state.ended.get_or_insert_with(|| {
-            let error = Errno::BADF.into();
-            let failure = Failure { operation: "a use, after it was closed,", error };
-            let error = commit::error(self.id, &self.folder.file, Kind::Data, &failure);
-            Ended::Closed(error.with(Loss::Records))
-        });
+        state.ended.get_or_insert_with(|| Ended::Closed(self.closed()));
         while state.led || state.cuts.led {
             state = wait(&self.quiet, state);
         }
         self.folder.unlock();
+        let followers = state.followers.take_all();
+        drop(state);
+        self.tell_of_end(followers);
+    }
+
+    fn closed(&self) -> DurabilityError {
+        let failure =
+            Failure { operation: "a use, after it was closed,", error: Errno::BADF.into() };
+        let error = commit::error(self.id, &self.folder.file, Kind::Data, &failure);
+        error.with(Loss::Records)
+    }
+
+    /// Tells those who wait for records that do not come.
+    fn tell_of_end(&self, followers: impl Iterator<Item = Arc<Outcome>>) {
+        let followers: Vec<_> = followers.collect();
+        if !followers.is_empty() {
+            tell(followers, &Err(self.closed()));
+        }
     }
 
     /// A caller has come that a write may wait for.

@@ -13,18 +13,20 @@
 //! If there is no room for records, they wait in memory, and the log goes on once there is room.
 //! After a failed flush nobody knows which of the records are there, so the log refuses everything
 //! until it is opened anew. Read on in this order: `options`, `format`, `folder`,
-//! `recovery`, `lead`, `write`, `cut`, `records`, `error`, `attributes`.
+//! `recovery`, `lead`, `write`, `cut`, `records`, `follow`, `sequence`, `error`, `attributes`.
 
 #[cfg(feature = "control")]
 mod attributes;
 mod cut;
 mod error;
 mod folder;
+mod follow;
 mod format;
 mod lead;
 mod options;
 mod records;
 mod recovery;
+mod sequence;
 mod write;
 
 use std::fmt;
@@ -41,6 +43,7 @@ pub use format::RECORD_LENGTH_MAX;
 pub use options::LogOptions;
 pub use records::{Record, Records};
 pub use recovery::Recovery;
+pub use sequence::Sequence;
 
 use crate::durable::Durable;
 use crate::error::DurabilityError;
@@ -48,47 +51,7 @@ use crate::file_id::FileId;
 use crate::sync::Mutex;
 use crate::synced::Synced;
 use lead::{Answer, Led, Shared, State};
-
-/// The number of the last record that there may be, so that the one after it still has a number.
-const SEQUENCE_MAX: u64 = u64::MAX - 1;
-
-/// The number of a record: 1, 2, 3 and so on. 0 is before the first one.
-///
-/// ```
-/// use homing_durable::Sequence;
-///
-/// assert_eq!(Sequence::from(6).next().get(), 7);
-/// assert!(Sequence::default() < Sequence::from(1), "0 is before the first record");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Sequence(u64);
-
-impl Sequence {
-    /// As a number.
-    pub fn get(self) -> u64 {
-        self.0
-    }
-
-    /// The number of the next record.
-    #[must_use]
-    pub fn next(self) -> Self {
-        Self(self.0.saturating_add(1))
-    }
-}
-
-/// For a number that was noted elsewhere.
-impl From<u64> for Sequence {
-    fn from(number: u64) -> Self {
-        Self(number)
-    }
-}
-
-impl fmt::Display for Sequence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+use sequence::SEQUENCE_MAX;
 
 /// A write-ahead log in a folder. Cheap to clone; clones are the same log.
 ///
@@ -434,7 +397,9 @@ impl Log {
     }
 
     /// The records that are durable now, beginning with this one, or with the first that is kept.
-    /// Later cuts do not take them away: see [`Records`].
+    /// Later cuts do not take them away: see [`Records`]. What was written since the log was opened
+    /// is found without reading more than 256 KiB and a write before it, so this is a way to follow
+    /// the log: see [`Log::until_durable`].
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -454,8 +419,46 @@ impl Log {
     pub fn records_from(&self, sequence: Sequence) -> Records {
         let state = self.shared.state();
         let (folder, from) = (&self.shared.folder, sequence.0.max(state.kept));
-        let segments = (&state.segments, &state.cuts.pins);
+        let segments = (&state.segments, &state.cuts.pins, &state.places);
         Records::new(folder, self.shared.log, segments, from, state.durable)
+    }
+
+    /// Becomes ready when this record is durable, which may not even be appended yet. This asks for
+    /// nothing: somebody else has to append and commit it. For those who follow a log, to copy it
+    /// to another machine or to act on what it says.
+    ///
+    /// The result is an error if the log fails, is closed, or is dropped before that, or if the
+    /// runtime ends; then records after [`Log::durable_sequence`] may never become durable.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("log");
+    /// use homing_durable::{Log, Sequence};
+    ///
+    /// let (log, _) = Log::open(&durable, &path)?;
+    /// let followed = log.clone();
+    /// let follower = runtime.spawn(async move {
+    ///     let (mut copied, mut next) = (Vec::new(), Sequence::from(1));
+    ///     while next.get() <= 3 {
+    ///         followed.until_durable(next).await?;
+    ///         for record in followed.records_from(next) {
+    ///             let record = record?;
+    ///             next = record.sequence.next();
+    ///             copied.extend(record.data);
+    ///         }
+    ///     }
+    ///     Ok::<_, std::io::Error>(copied)
+    /// });
+    /// for data in [b"a", b"b", b"c"] {
+    ///     log.commit_and_wait(log.append(data)?)?;
+    /// }
+    /// assert_eq!(follower.join()??, b"abc");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn until_durable(&self, sequence: Sequence) -> Synced {
+        self.shared.state().follow(sequence)
     }
 
     /// Says that no record before this one is needed any more, and begins to remove the segments

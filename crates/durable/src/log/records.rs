@@ -10,7 +10,8 @@ use std::sync::Arc;
 use super::Sequence;
 use super::cut::{Pin, Pins};
 use super::folder::{Entrance, Folder, ReadAt, read_at, reopen};
-use super::format::{HEADER_LEN, Header, Scan};
+use super::follow::Places;
+use super::format::{HEADER_LEN, Scan};
 
 /// A record that was appended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,15 +53,21 @@ struct Later {
     pin: Pin,
 }
 
-fn open(path: &Path, folder: &Path, log: u64, first: u64) -> io::Result<Segment> {
+/// Opens the segment that begins with `first`, to be read from the record at this place on.
+fn open(
+    path: &Path,
+    folder: &Path,
+    log: u64,
+    first: u64,
+    (record, at): (u64, u64),
+) -> io::Result<Segment> {
     let named = |error: io::Error| {
         let text =
             format!("the segment of record {first} of the log {}: {error}", folder.display());
         io::Error::new(error.kind(), text)
     };
     let (file, length) = reopen(path).map_err(named)?;
-    let header = Header { log, first, kept: first };
-    Ok(Scan::new(read_at(file, HEADER_LEN as u64), &header, length))
+    Ok(Scan::from(read_at(file, at), log, (record, at), length))
 }
 
 impl Records {
@@ -68,7 +75,7 @@ impl Records {
     pub(super) fn new(
         folder: &Folder,
         log: u64,
-        (segments, pins): (&VecDeque<u64>, &Arc<Pins>),
+        (segments, pins, places): (&VecDeque<u64>, &Arc<Pins>, &Places),
         from: u64,
         last: u64,
     ) -> Self {
@@ -79,8 +86,10 @@ impl Records {
         let mut needed: VecDeque<_> = needed.collect();
         let later = needed.split_off(needed.len().min(OPEN_MAX));
         let opened = || {
-            let now =
-                needed.iter().map(|first| open(&folder.segment(*first), &folder.path, log, *first));
+            let now = needed.iter().map(|first| {
+                let place = places.before(from, *first);
+                open(&folder.segment(*first), &folder.path, log, *first, place)
+            });
             let now: VecDeque<_> = now.collect::<io::Result<_>>()?;
             let Some(first) = later.front() else { return Ok((now, None)) };
             let pin = pins.pin(*first);
@@ -101,7 +110,13 @@ impl Records {
         let next = later.segments.front().copied();
         let Some(first) = next.filter(|first| *first == self.sequence + 1) else { return Ok(()) };
         let path = later.entrance.segment(first);
-        self.segments.push_back(open(&path, &self.folder, later.log, first)?);
+        self.segments.push_back(open(
+            &path,
+            &self.folder,
+            later.log,
+            first,
+            (first, HEADER_LEN as u64),
+        )?);
         later.segments.pop_front();
         match later.segments.front() {
             // Before the other one goes, so that no cut comes in between.
