@@ -141,10 +141,12 @@ async fn accept(listener: TcpListener, exporter: Arc<Exporter>) {
     let tasks = tokio::task::LocalSet::new();
     let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let accepting = async {
+        let mut failed = false;
         loop {
             let permit = Arc::clone(&free).acquire_owned().await;
             match listener.accept().await {
                 Ok((stream, _)) => {
+                    failed = false;
                     let exporter = Arc::clone(&exporter);
                     tasks.spawn_local(async move {
                         let answered = answer_all(stream, &exporter);
@@ -154,7 +156,10 @@ async fn accept(listener: TcpListener, exporter: Arc<Exporter>) {
                     });
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "nobody can ask for metrics");
+                    // Out of descriptors, perhaps for long.
+                    if !std::mem::replace(&mut failed, true) {
+                        tracing::warn!(%error, "nobody can ask for metrics");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

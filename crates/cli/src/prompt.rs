@@ -88,7 +88,9 @@ fn watch_signals() -> io::Result<()> {
     let mut outcome = Ok(());
     WATCHED.call_once(|| {
         let all = ending_signals().into_iter().chain([SIGQUIT]);
-        outcome = Signals::new(all).map(|signals| _ = thread::spawn(|| end_by(signals)));
+        let named = thread::Builder::new().name("signals".to_owned());
+        let watch = |signals| named.spawn(|| end_by(signals)).map(drop);
+        outcome = Signals::new(all).and_then(watch);
     });
     outcome
 }

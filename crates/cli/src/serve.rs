@@ -253,15 +253,18 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let on_signal = handle.clone();
     let stopped = Arc::new(AtomicBool::new(false));
     let noted = Arc::clone(&stopped);
-    thread::spawn(move || stop_on_signal(signals, &on_signal, &noted));
+    let named = thread::Builder::new().name("signals".to_owned());
+    let watch = move || stop_on_signal(signals, &on_signal, &noted);
+    named.spawn(watch).context("cannot create a thread that waits for signals")?;
 
     if args.try_it {
         let (name, at) = (export_name(&images[0]), endpoint.clone());
-        let load = thread::spawn(move || {
+        let load = move || {
             let rows = try_load::run(&at, &name);
             handle.stop();
             rows
-        });
+        };
+        let load = thread::Builder::new().spawn(load).context("cannot create a thread")?;
         report_flush(server.run())?;
         let rows = load.join().expect("the load does not panic");
         if stopped.load(Ordering::SeqCst) {

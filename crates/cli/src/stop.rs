@@ -63,11 +63,12 @@ impl Stop {
     fn register() -> io::Result<Self> {
         let (signalled, signal) = UnixStream::pair()?;
         let signals = Signals::new(ending_signals())?;
-        thread::spawn(move || {
+        let wait = move || {
             // The second signal ends the program at once: a server that does not answer takes its
             // time.
             stop_then_end(signals, || drop((&signal).write_all(&[0])), || {});
-        });
+        };
+        thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
         Ok(Self { signalled })
     }
 

@@ -6,6 +6,7 @@ mod support;
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -66,6 +67,27 @@ fn a_request_for_which_there_is_no_memory_fails_alone() {
     limit(&server, Resource::As, before.current);
     assert_eq!(client.read(0, LONGEST).map(|data| data.len()), Ok(LONGEST as usize));
     assert_eq!(other.write(0, 0, &noise(2, LONGEST as usize)), OK);
+    server.stop();
+}
+
+/// Its thread could be created, as the stack of the client before is used again. But a thread that
+/// then gets no memory for its signal stack ends the process.
+#[test]
+fn a_client_that_comes_when_memory_is_used_up_is_hung_up_on_alone() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(&["disk.img", "--size", "64M"]);
+    let mut client = Client::new(server.socket());
+    assert_eq!(client.write(0, 0, &[7; 4096]), OK);
+    for room in 0..8 {
+        drop(Client::new(server.socket()));
+        // It takes a moment until its thread is gone.
+        thread::sleep(Duration::from_millis(50));
+        let before = limit(&server, Resource::As, Some(address_space(&server) + (room << 12)));
+        assert!(nbd::hangs_up(&mut UnixStream::connect(server.socket()).unwrap()), "{room}");
+        assert!(client.read(0, 4096).unwrap() == [7; 4096]);
+        limit(&server, Resource::As, before.current);
+    }
+    assert!(server.log().contains("no thread for a connection"), "{}", server.log());
     server.stop();
 }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, Scope};
 use std::time::{Duration, Instant};
 
-use homing_socket::{Listener, RateLimit};
+use homing_socket::{Listener, RateLimit, check_room_for_thread};
 
 use crate::attribute::{AttributeError, AttributeTree};
 use crate::lines::{Line, Lines};
@@ -188,15 +188,16 @@ impl Shared {
         clients.streams.insert(number, Arc::clone(&stream));
         drop(clients);
         let place = Place { shared: self, number };
-        let spawned =
-            thread::Builder::new().name("control client".to_owned()).spawn_scoped(scope, {
-                let stream = Arc::clone(&stream);
-                move || {
-                    let _place = place;
-                    // An error means that the client is gone.
-                    let _ = serve(&stream, tree);
-                }
-            });
+        let named = thread::Builder::new().name("control client".to_owned());
+        let body = {
+            let stream = Arc::clone(&stream);
+            move || {
+                let _place = place;
+                // An error means that the client is gone.
+                let _ = serve(&stream, tree);
+            }
+        };
+        let spawned = check_room_for_thread().and_then(|()| named.spawn_scoped(scope, body));
         if let Err(error) = spawned {
             turn_away(&stream, wire::BUSY, &format!("there is no thread for you: {error}"));
         }

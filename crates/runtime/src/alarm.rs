@@ -77,11 +77,19 @@ mod timer {
 
     impl Timer {
         pub(super) fn new() -> Result<Self> {
-            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).map(Self)
+            let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
+            let timer = Self(timer);
+            // A sandbox may allow the one call and not the other.
+            timer.set_after(u64::MAX / 4).map(|()| timer)
         }
 
         /// Goes off after this time, and not when it was to before.
         pub(super) fn set(&self, after_ns: u64) {
+            // Fails only if the file is gone: `wait` notices.
+            let _ = self.set_after(after_ns);
+        }
+
+        fn set_after(&self, after_ns: u64) -> Result<()> {
             const SECOND: u64 = 1_000_000_000;
             // 0 would stop it.
             let after_ns = after_ns.max(1);
@@ -91,8 +99,7 @@ mod timer {
             };
             let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
             let spec = Itimerspec { it_interval, it_value };
-            // Fails only if the file is gone: `wait` notices.
-            let _ = timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &spec);
+            timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &spec).map(drop)
         }
 
         /// Waits until it has gone off. A signal ends the wait, too.

@@ -104,11 +104,19 @@ pub(crate) struct Hooks {
     pub(crate) refuse_threads: Option<Arc<AtomicBool>>,
 }
 
+/// How much memory must be left to the process for a thread to be created, in bytes. The standard
+/// library ends the process if a thread gets no memory for its signal stack, and the creation may
+/// have succeeded before that, because the C library uses the stacks of ended threads again.
+#[cfg(not(any(loom, shuttle, miri)))]
+const ROOM: usize = 1 << 20;
+
 impl Hooks {
     pub(crate) fn create_thread<T>(&self, create: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         if self.refuse_threads.as_ref().is_some_and(|refuse| refuse.load(Ordering::Relaxed)) {
             return Err(io::Error::from_raw_os_error(11)); // EAGAIN
         }
+        #[cfg(not(any(loom, shuttle, miri)))]
+        memmap2::MmapMut::map_anon(ROOM)?;
         create()
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use homing::{Durable, Runtime, Scope, Workqueue, WorkqueueError};
 use homing_nbd::{BlockSizes, Export};
-use homing_socket::RateLimit;
+use homing_socket::{RateLimit, check_room_for_thread};
 use homing_volume::Block;
 
 use crate::attributes::ServerAttributes;
@@ -297,7 +297,7 @@ impl Server {
             drop(registered);
         };
         let builder = thread::Builder::new().name(format!("nbd/{id}")).stack_size(STACK_LEN);
-        if let Err(error) = builder.spawn(body) {
+        if let Err(error) = check_room_for_thread().and_then(|()| builder.spawn(body)) {
             static FAILURES: RateLimit = RateLimit::new();
             let what = "no thread for a connection: it is closed";
             FAILURES.log(|left_out| tracing::warn!(%error, left_out, "{what}"));
@@ -344,7 +344,8 @@ impl Shared {
             let flushes = exports.map(|(export, device)| {
                 let flush = || device.flush().err();
                 let begun = thread::Builder::new().name("last flush".to_owned());
-                (export, device, begun.spawn_scoped(scope, flush))
+                let begun = check_room_for_thread().and_then(|()| begun.spawn_scoped(scope, flush));
+                (export, device, begun)
             });
             let (threads, here): (Vec<_>, Vec<_>) = flushes.partition(|(.., begun)| begun.is_ok());
             // If there can be no thread, this one flushes the device, before it waits for any

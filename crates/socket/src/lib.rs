@@ -19,15 +19,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Read on in this order: `listener`, `dial`, `error`, `rate_limit`.
+//! Read on in this order: `listener`, `dial`, `error`, `rate_limit`, `room`.
 #![forbid(unsafe_code)]
 
 mod dial;
 mod error;
 mod listener;
 mod rate_limit;
+mod room;
 
 pub use dial::dial;
 pub use error::BindError;
 pub use listener::Listener;
 pub use rate_limit::RateLimit;
+pub use room::check_room_for_thread;

@@ -106,7 +106,11 @@ fn bind(path: &Path, file: &Path, backlog: i32) -> Result<UnixListener, BindErro
         rustix::io::Errno::ADDRINUSE => BindError::in_use(file),
         errno => fail(errno),
     })?;
-    rustix::net::listen(&socket, backlog).map_err(fail)?;
+    rustix::net::listen(&socket, backlog).map_err(|errno| {
+        // It is ours, and nobody listens there. If it stays, the next server removes it.
+        let _ = fs::remove_file(path);
+        fail(errno)
+    })?;
     Ok(UnixListener::from(socket))
 }
 

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use homing_durable::{Durable, Pace, Way};
 use rustix::fs::{Advice, FallocateFlags, OFlags, SeekFrom};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::block::{Block, BlockError, Done, Durability, Extent, Write, check_range};
 use crate::forced::Forced;
@@ -278,10 +278,11 @@ impl Block for File {
         check_range(self, offset, length);
         self.syncs.check_health()?;
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(self.file.as_fd(), flags, self.start + offset, length) {
+        let punch = || rustix::fs::fallocate(self.file.as_fd(), flags, self.start + offset, length);
+        match retry_on_intr(punch) {
             // A file system without holes, or a part of a disk's block: ignoring a discard is
             // allowed.
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::INVAL) => Ok(()),
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
             Err(errno) => Err(io_error("discard", offset, length as usize, errno.into())),
         }
     }

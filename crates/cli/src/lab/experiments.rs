@@ -451,7 +451,9 @@ pub(super) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     // Batch systems send SIGTERM when a job's time is over.
     let signals = Signals::new(ending_signals()).context("cannot handle Ctrl-C")?;
     let stopped = Arc::clone(&stop);
-    thread::spawn(move || stop_then_end(signals, || stopped.store(true, Ordering::SeqCst), || {}));
+    let wait = move || stop_then_end(signals, || stopped.store(true, Ordering::SeqCst), || {});
+    let named = thread::Builder::new().name("signals".to_owned());
+    named.spawn(wait).context("cannot handle Ctrl-C")?;
     Ok(stop)
 }
 

@@ -85,9 +85,12 @@ pub enum FsyncError {
     /// The process may not have that many files open.
     #[error("{0}")]
     OpenFiles(io::Error),
-    /// A file could not be written, opened or synced.
-    #[error("files in {} failed: {error}", .dir.display())]
+    /// A file could not be written, opened, synced or removed, or what is needed for that is
+    /// missing.
+    #[error("{action} in {} failed: {error}", .dir.display())]
     Io {
+        /// What was done: `making files`...
+        action: &'static str,
         /// The folder.
         dir: PathBuf,
         /// Why.

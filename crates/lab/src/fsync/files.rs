@@ -66,14 +66,29 @@ impl Files {
     }
 }
 
+impl Files {
+    /// Removes the folder with all its files, as dropping it does.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub fn close(mut self) -> io::Result<()> {
+        self.clear()
+    }
+
+    fn clear(&mut self) -> io::Result<()> {
+        let Some(folder) = self.folder.take() else { return Ok(()) };
+        let place = folder.path().parent().map(Path::to_owned);
+        let removed = folder.close();
+        // If this fails, it only costs the next measurement.
+        let _ = place.map(|place| settle(&place));
+        removed
+    }
+}
+
 impl Drop for Files {
     fn drop(&mut self) {
-        if let Some(folder) = self.folder.take() {
-            let place = folder.path().parent().map(Path::to_owned);
-            drop(folder);
-            // If this fails, it only costs the next measurement.
-            let _ = place.map(|place| settle(&place));
-        }
+        // Something else has failed before.
+        let _ = self.clear();
     }
 }
 

@@ -27,7 +27,8 @@ pub(super) enum Engine {
 pub(super) enum Ended {
     /// It was told to stop.
     Stopped,
-    Io(io::Error),
+    /// What was done, and why it failed.
+    Io(&'static str, io::Error),
     Failed(FsyncError),
 }
 
@@ -37,16 +38,20 @@ impl<E: Into<FsyncError>> From<E> for Ended {
     }
 }
 
-/// Errors of other types are reported as they are; these are reported with their folder.
-fn io(error: io::Error) -> Ended {
-    Ended::Io(error)
+/// Errors of other types are reported as they are; these are reported with what was done, and with
+/// their folder.
+pub(super) fn failed(action: &'static str, error: io::Error) -> Ended {
+    Ended::Io(action, error)
 }
 
 impl Engine {
     pub(super) fn of(strategy: Strategy) -> Result<Self, Ended> {
         Ok(match strategy {
             Strategy::Serial | Strategy::Syncfs => Self::Own,
-            Strategy::Threads => Self::Threads(Pool::new(Strategy::THREADS).map_err(io)?),
+            Strategy::Threads => {
+                let pool = Pool::new(Strategy::THREADS);
+                Self::Threads(pool.map_err(|error| failed("creating threads", error))?)
+            }
             Strategy::Homing | Strategy::HomingMany => {
                 let runtime = Runtime::new()?;
                 Self::Homing(Durable::of(&runtime), runtime)
@@ -63,7 +68,7 @@ impl Engine {
         stop: &AtomicBool,
     ) -> Result<Vec<Duration>, Ended> {
         match (self, strategy) {
-            (Self::Threads(pool), _) => pool.sync(share, stop).map_err(io)?.ok_or_else(|| {
+            (Self::Threads(pool), _) => pool.sync(share, stop).map_err(syncing)?.ok_or_else(|| {
                 if stop.load(Ordering::Relaxed) {
                     Ended::Stopped
                 } else {
@@ -89,7 +94,8 @@ impl Engine {
             (Self::Own, Strategy::Syncfs) => {
                 let Some(first) = share.first() else { return Ok(Vec::new()) };
                 let asked = Instant::now();
-                rustix::fs::syncfs(open(first)?).map_err(|errno| io(errno.into()))?;
+                let synced = rustix::fs::syncfs(open(first)?);
+                synced.map_err(|errno| failed("syncfs", errno.into()))?;
                 Ok(vec![asked.elapsed(); share.len()])
             }
             (Self::Own, _) => share.iter().map(|path| one_after_the_other(path, stop)).collect(),
@@ -103,10 +109,14 @@ fn one_after_the_other(path: &Path, stop: &AtomicBool) -> Result<Duration, Ended
     }
     let file = open(path)?;
     let asked = Instant::now();
-    file.sync_all().map_err(io)?;
+    file.sync_all().map_err(syncing)?;
     Ok(asked.elapsed())
 }
 
 fn open(path: impl AsRef<Path>) -> Result<Arc<File>, Ended> {
-    File::open(path).map(Arc::new).map_err(io)
+    File::open(path).map(Arc::new).map_err(|error| failed("opening files", error))
+}
+
+fn syncing(error: io::Error) -> Ended {
+    failed("fsync of files", error)
 }

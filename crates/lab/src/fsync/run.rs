@@ -1,5 +1,6 @@
 //! Rounds over all strategies and numbers of issuers, interleaved.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -7,7 +8,7 @@ use std::time::Instant;
 use super::device::{Counts, Device};
 use super::error::FsyncError;
 use super::files::Files;
-use super::issue::{Ended, Engine};
+use super::issue::{Ended, Engine, failed};
 use super::rows::Report;
 use super::setup::Setup;
 use super::strategy::Strategy;
@@ -56,8 +57,8 @@ impl Setup {
                 match self.measure(round, strategy, issuers, stop) {
                     Ok(outcome) => outcomes.push(outcome),
                     Err(Ended::Stopped) => break 'rounds,
-                    Err(Ended::Io(error)) => {
-                        return Err(FsyncError::Io { dir: self.dir.clone(), error });
+                    Err(Ended::Io(action, error)) => {
+                        return Err(FsyncError::Io { action, dir: self.dir.clone(), error });
                     }
                     Err(Ended::Failed(error)) => return Err(error),
                 }
@@ -74,13 +75,14 @@ impl Setup {
         issuers: usize,
         stop: &AtomicBool,
     ) -> Result<Outcome, Ended> {
-        let files = Files::new(&self.dir, self.size).map_err(Ended::Io)?;
+        let make = |error| failed("making files", error);
+        let files = Files::new(&self.dir, self.size).map_err(make)?;
         let paths = (0..self.files).map(|number| {
             if stop.load(Ordering::Relaxed) {
                 return Err(Ended::Stopped);
             }
             let name = number.to_string();
-            files.make(&name).map_err(Ended::Io)?;
+            files.make(&name).map_err(make)?;
             Ok(files.path().join(name))
         });
         let paths = paths.collect::<Result<Vec<_>, _>>()?;
@@ -90,15 +92,17 @@ impl Setup {
 
         let before = counts();
         let (cpu, began) = (cpu_time(), Instant::now());
-        let ended: Vec<_> = thread::scope(|scope| {
+        let ended = thread::scope(|scope| {
             let issue = |share| {
                 let engine = &engine;
-                scope.spawn(move || engine.sync(strategy, share, stop))
+                let issuer = move || engine.sync(strategy, share, stop);
+                thread::Builder::new().spawn_scoped(scope, issuer)
             };
-            let threads: Vec<_> = shares(&paths, issuers).map(issue).collect();
+            let threads: io::Result<Vec<_>> = shares(&paths, issuers).map(issue).collect();
             let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join();
-            threads.into_iter().map(join).collect()
+            Ok(threads?.into_iter().map(join).collect::<Vec<_>>())
         });
+        let ended = ended.map_err(|error| failed("creating a thread for each issuer", error))?;
         let (seconds, cpu) = (began.elapsed().as_secs_f64(), cpu_time().saturating_sub(cpu));
         let after = counts();
 
@@ -109,6 +113,7 @@ impl Setup {
         }
         assert_eq!(latencies.len(), paths.len(), "each file is synced once");
         latencies.sort_by(f64::total_cmp);
+        files.close().map_err(|error| failed("removing the files", error))?;
         let device = after.zip(before).map(|(after, before)| after.since(before));
         Ok(Outcome {
             round,

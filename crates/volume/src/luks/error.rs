@@ -17,6 +17,20 @@ pub enum LuksError {
         /// Why.
         source: io::Error,
     },
+    /// The threads that derive the key cannot be created.
+    #[error(
+        "the {count} threads that derive the key of {} cannot be created: {source}; raise the limit on \
+         threads (ulimit -u, TasksMax of a service) or on memory (ulimit -v)",
+        path.display()
+    )]
+    Threads {
+        /// The file.
+        path: PathBuf,
+        /// How many there have to be.
+        count: u64,
+        /// Why.
+        source: io::Error,
+    },
     /// The file may not be written.
     #[error("{} cannot be written ({source}): serve it read-only, or change its permissions", path.display())]
     ReadOnly {

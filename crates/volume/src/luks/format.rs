@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use super::error::LuksError;
 use super::header::{available_kib, has_swap};
-use super::library::{self, Failed};
+use super::library::{self, DERIVING_MAX, Failed};
 use crate::xts::SectorSize;
 
 /// Where `libcryptsetup` puts the data by default.
@@ -113,6 +113,9 @@ pub fn format(path: &Path, options: &FormatOptions, passphrase: &[u8]) -> Result
         return Err(LuksError::Exists { path: path.to_owned() });
     }
     let create = |source| LuksError::io("create", path, source);
+    let count = deriving_threads();
+    let no_threads = |source| LuksError::Threads { path: path.to_owned(), count, source };
+    library::check_threads(count).map_err(no_threads)?;
     let mut draft = Draft::new(path).map_err(create)?;
     draft.file.set_len(length).map_err(|source| match source.kind() {
         io::ErrorKind::FileTooLarge => LuksError::TooLong { path: path.to_owned(), length },
@@ -168,15 +171,19 @@ fn write_header(
     Ok(())
 }
 
+fn deriving_threads() -> u64 {
+    let cpus = std::thread::available_parallelism();
+    cpus.map_or(1, |count| (count.get() as u64).min(DERIVING_MAX))
+}
+
 fn pbkdf(kdf: Kdf) -> CryptPbkdfType {
-    let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(4));
     let base = CryptPbkdfType {
         type_: CryptKdf::Argon2Id,
         hash: Some("sha256".to_owned()),
         time_ms: 0,
         iterations: 0,
         max_memory_kb: 1 << 20,
-        parallel_threads: threads as u32,
+        parallel_threads: deriving_threads() as u32,
         flags: CryptPbkdf::empty(),
     };
     match kdf {

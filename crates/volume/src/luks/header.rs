@@ -20,7 +20,7 @@ use serde_json::json;
 use zeroize::Zeroizing;
 
 use super::error::LuksError;
-use super::library::{self, Failed};
+use super::library::{self, DERIVING_MAX, Failed};
 use crate::xts::SectorSize;
 
 /// Bytes of a file that can belong to its header: LUKS2's default data offset. The area may be
@@ -118,10 +118,11 @@ pub(super) fn unlock(
 ) -> Result<(Header, Zeroizing<Vec<u8>>), LuksError> {
     let copy = copy_header(path, file, length)?;
     let described = library::with(|| describe(&mut load(&copy)?));
-    let derivations = match &described {
-        Ok(Described::Luks2(metadata)) => derivations_kib(metadata),
+    let of_derivations = |what| match &described {
+        Ok(Described::Luks2(metadata)) => of_derivations(metadata, what),
         _ => Vec::new(),
     };
+    let (derivations, threads) = (of_derivations("memory"), of_derivations("cpus"));
     let header = check(path, length, described)?;
     let bound = |needed: Option<&u64>| needed.copied().unwrap_or(0);
     let (least, most) = (bound(derivations.iter().min()), bound(derivations.iter().max()));
@@ -138,6 +139,9 @@ pub(super) fn unlock(
             "trying a passphrase takes more memory than there is: the kernel may end this program"
         );
     }
+    let count = threads.into_iter().max().unwrap_or(0).min(DERIVING_MAX);
+    let no_threads = |source| LuksError::Threads { path: path.to_owned(), count, source };
+    library::check_threads(count).map_err(no_threads)?;
     let key = library::with(|| {
         let mut device = load(&copy)?;
         let mut key = Zeroizing::new(vec![0; 64]);
@@ -398,11 +402,11 @@ fn check_key_len(path: &Path, key_len: usize) -> Result<(), LuksError> {
 }
 
 /// How much memory, in KiB, trying each of the key slots takes; 0 where none says so.
-fn derivations_kib(metadata: &serde_json::Value) -> Vec<u64> {
+fn of_derivations(metadata: &serde_json::Value, what: &str) -> Vec<u64> {
     let slots = metadata.get("keyslots").and_then(serde_json::Value::as_object);
-    let memory = |slot: &serde_json::Value| slot.get("kdf")?.get("memory")?.as_u64();
+    let of = |slot: &serde_json::Value| slot.get("kdf")?.get(what)?.as_u64();
     let slots = slots.into_iter().flat_map(|slots| slots.values());
-    slots.map(|slot| memory(slot).unwrap_or(0)).collect()
+    slots.map(|slot| of(slot).unwrap_or(0)).collect()
 }
 
 pub(super) fn has_swap() -> bool {

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::{Access, LuksError, check_kind};
 
@@ -90,7 +90,7 @@ fn is_locked_by_others(path: &Path, file: &fs::File, exclusive: bool) -> bool {
             let exclusive = FlockOperation::NonBlockingLockExclusive;
             let shared = FlockOperation::NonBlockingLockShared;
             let operation = if kind == libc::F_WRLCK { exclusive } else { shared };
-            let locked = rustix::fs::fcntl_lock(file, operation);
+            let locked = retry_on_intr(|| rustix::fs::fcntl_lock(file, operation));
             is_held(path, locked.map_err(Errno::raw_os_error))
         }
         locked => is_held(path, locked),
@@ -119,10 +119,18 @@ fn set_lock(file: &fs::File, kind: libc::c_int) -> Result<(), i32> {
         l_len: 0,
         l_pid: 0,
     };
-    // SAFETY: the descriptor is open, and the kernel only reads what it is given.
-    let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
-    let errno = || io::Error::last_os_error().raw_os_error().unwrap_or(0);
-    if locked == -1 { Err(errno()) } else { Ok(()) }
+    loop {
+        // SAFETY: the descriptor is open, and the kernel only reads what it is given.
+        let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
+        if locked != -1 {
+            return Ok(());
+        }
+        match io::Error::last_os_error().raw_os_error() {
+            // A signal, while a file server was asked.
+            Some(libc::EINTR) => {}
+            errno => return Err(errno.unwrap_or(0)),
+        }
+    }
 }
 
 /// The file that a loop device shows.

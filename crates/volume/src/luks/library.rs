@@ -4,7 +4,9 @@
 //! inside, so containers are unlocked one after the other, which bounds the memory too.
 
 use std::cell::RefCell;
+use std::io;
 use std::sync::{Mutex, Once, PoisonError};
+use std::thread;
 
 use libcryptsetup_rs::consts::vals::CryptLogLevel;
 use libcryptsetup_rs::{LibcryptErr, c_logging_callback, set_log_callback};
@@ -28,6 +30,27 @@ c_logging_callback!(keep_message_c, (), keep_message);
 pub(super) struct Failed {
     pub(super) errno: Option<rustix::io::Errno>,
     pub(super) message: String,
+}
+
+/// Threads that derive a key together, at most (LUKS2 allows no more).
+pub(super) const DERIVING_MAX: u64 = 4;
+/// The usual stack of the threads of C programs.
+const STACK_LEN: usize = 8 << 20;
+
+/// Fails if so many threads cannot be created now. `libargon2` does not expect that of the second:
+/// it frees what the first one still uses.
+pub(super) fn check_threads(count: u64) -> io::Result<()> {
+    let hold = Mutex::new(());
+    let held = hold.lock().unwrap_or_else(PoisonError::into_inner);
+    thread::scope(|scope| {
+        let create = |_| {
+            let wait = || drop(hold.lock());
+            thread::Builder::new().stack_size(STACK_LEN).spawn_scoped(scope, wait).map(drop)
+        };
+        let created = (0..count).try_for_each(create);
+        drop(held);
+        created
+    })
 }
 
 /// Runs `call` with the library to itself.
