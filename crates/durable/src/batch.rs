@@ -1,13 +1,15 @@
 //! Many syncs that begin together, so that the engine sees that there are many.
 
 use std::cell::Cell;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use homing_runtime::blocking;
+use rustix::fs::OFlags;
 use rustix::process::{Resource, getrlimit};
 
 use crate::description::Description;
@@ -206,7 +208,10 @@ pub(crate) fn parent(path: &Path) -> io::Result<Arc<File>> {
         io::Error::new(io::ErrorKind::InvalidInput, format!("{} has no parent", path.display()))
     })?;
     let here = parent.as_os_str().is_empty();
-    let open = File::open(if here { Path::new(".") } else { parent });
+    // Anything else, such as a pipe, might have to be waited for.
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(OFlags::DIRECTORY.bits().cast_signed());
+    let open = options.open(if here { Path::new(".") } else { parent });
     let named = |error: io::Error| match error.kind() {
         kind @ (io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
             let text = format!("the directory of {} cannot be opened: {error}", path.display());

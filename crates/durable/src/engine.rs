@@ -22,6 +22,7 @@ use crate::file_id::{FileId, Is};
 use crate::files::{Asked, Ended, Files, Job};
 use crate::filesystem::Work;
 use crate::policy::{Crowd, Policy, Settings};
+use crate::replace::Turns;
 use crate::sync::{
     AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, wait_briefly,
 };
@@ -38,6 +39,7 @@ pub(crate) struct Engine {
     /// Where functions of callers are called if the other one may have few items at a time: they
     /// may wait for its next item.
     events: Workqueue,
+    pub(crate) turns: Turns,
     pub(crate) settings: Settings,
     pub(crate) crowd: Crowd,
     /// The device that [`Engine::meet`] met last, if its filesystem can be committed: it need not
@@ -75,6 +77,7 @@ impl Engine {
             system: Box::new(system),
             workqueue,
             events,
+            turns: Turns::default(),
             settings: Settings::default(),
             crowd: Crowd::default(),
             met: AtomicU64::new(u64::MAX),

@@ -67,6 +67,56 @@ fn followers_are_told_when_a_log_ends() {
     log.until_durable(1.into()).wait().unwrap();
 }
 
+#[test]
+fn who_is_told_that_a_log_was_dropped_can_open_it() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    for _ in 0..20 {
+        let (log, _) = Log::open(&world.durable, &path).unwrap();
+        let ended = log.until_durable(9.into());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                ended.wait().unwrap_err();
+                drop(Log::open(&world.durable, &path).unwrap());
+            });
+            drop(log);
+        });
+    }
+}
+
+/// Its turn comes when the write that it waited for has made nothing unneeded.
+#[test]
+fn a_cut_that_removes_nothing_leads_no_reader_astray() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    let (log, _) = Log::options().segment_length(1 << 20).open(&world.durable, &path).unwrap();
+    append(&log, &vec![1; 600 << 10]);
+    let segment = fs::File::open(&support::segments(&path)[0]).unwrap();
+    world.disk.forget_calls();
+    world.disk.hold_file(&segment, true);
+    let two = log.commit(log.append(&vec![2; 300 << 10]).unwrap());
+    world.disk.until_asked(1);
+    let cut = log.truncate_before(2.into());
+    world.disk.hold_file(&segment, false);
+    two.wait().unwrap();
+    cut.wait().unwrap();
+    append(&log, &vec![3; 700 << 10]);
+    let lengths = log.records().map(|record| record.unwrap().data.len() >> 10);
+    assert!(lengths.eq([600, 300, 700]));
+}
+
+#[test]
+fn a_log_that_could_not_be_made_is_not_taken_for_one_that_is_gone() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    world.disk.fail_renames(2);
+    for _ in 0..2 {
+        let error = Log::open(&world.durable, &path).unwrap_err().to_string();
+        assert!(error.contains("cannot make"), "{error}");
+    }
+    Log::open(&world.durable, &path).unwrap();
+}
+
 /// How many bytes this thread has read, if the system says so.
 fn bytes_read() -> Option<u64> {
     let text = fs::read_to_string("/proc/thread-self/io").ok()?;
@@ -104,7 +154,9 @@ fn records_are_found_without_reading_all_that_comes_before() {
         check_from(&log, from, &records);
     }
     if let Some(read) = check_from(&log, all, &records) {
-        assert!(read < 1 << 20, "{read} bytes for the last record");
+        assert!(read < 600 << 10, "{read} bytes for the last record");
+        let none = check_from(&log, all + 1, &records).unwrap();
+        assert!(none < 64 << 10, "{none} bytes for none");
     } else {
         println!("skipped: how much is read is not known here");
     }

@@ -3,12 +3,13 @@
 mod support;
 
 use std::fs::{self, File, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::time::Duration;
 
 use homing_durable::{Durable, Kind, ReplaceError};
 use homing_runtime::Runtime;
+use rustix::fs::Mode;
 use support::{Call, World, inode};
 
 /// The names in a folder.
@@ -85,7 +86,11 @@ fn what_cannot_be_replaced_is_named_and_left_alone() {
     let World { durable, folder, .. } = &World::new();
     let (missing, directory) = (folder.path().join("none/settings"), folder.path().join("folder"));
     fs::create_dir(&directory).unwrap();
-    for path in [&missing, &directory, Path::new("/"), &folder.path().join("..")] {
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::from_raw_mode(0o600)).unwrap();
+    let [in_pipe, slash, dot] = ["pipe/x", "new/", "new/."].map(|name| folder.path().join(name));
+    let dots = folder.path().join("..");
+    for path in [&missing, &directory, &pipe, &in_pipe, &slash, &dot, Path::new("/"), &dots] {
         for replaced in
             [durable.replace_and_wait(path, b"new"), durable.replace(path, "new").wait()]
         {
@@ -94,7 +99,7 @@ fn what_cannot_be_replaced_is_named_and_left_alone() {
             assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
         }
     }
-    assert_eq!(names(folder.path()), ["folder"]);
+    assert_eq!(names(folder.path()), ["folder", "pipe"]);
 }
 
 #[test]
@@ -107,11 +112,80 @@ fn it_keeps_its_permissions_and_a_link_is_replaced_itself() {
         durable.replace_and_wait(&path, b"new").unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, mode);
     }
+    if rustix::process::geteuid().is_root() {
+        chown(&path, Some(1001), Some(2000)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o4750)).unwrap();
+        durable.replace_and_wait(&path, b"new").unwrap();
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!((found.uid(), found.gid(), found.mode() & 0o7777), (1001, 2000, 0o4750));
+    } else {
+        println!("skipped: only root can give files away");
+    }
     fs::write(&target, "target").unwrap();
     symlink(&target, &link).unwrap();
     durable.replace(&link, "new").wait().unwrap();
     assert!(fs::symlink_metadata(&link).unwrap().is_file());
     assert_eq!(fs::read_to_string(&target).unwrap(), "target");
+}
+
+/// An access control list, as the kernel keeps it: what the owner, user 1005, the group, the mask
+/// and others may do.
+fn acl(permissions: [u16; 5]) -> Vec<u8> {
+    let entries = [(1, u32::MAX), (2, 1005), (4, u32::MAX), (0x10, u32::MAX), (0x20, u32::MAX)];
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for ((tag, of), may) in entries.into_iter().zip(permissions) {
+        let (tag, may): (u16, u16) = (tag, may);
+        bytes.extend([tag.to_le_bytes(), may.to_le_bytes()].concat());
+        bytes.extend(of.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn it_keeps_its_access_control_list_and_takes_none_of_its_directory() {
+    use rustix::fs::{XattrFlags, getxattr, setxattr};
+    const OWN: &str = "system.posix_acl_access";
+    let World { durable, folder, .. } = &World::new();
+    let [with, without] = ["with", "without"].map(|name| folder.path().join(name));
+    let list = acl([6, 4, 0, 6, 0]);
+    fs::write(&with, "old").unwrap();
+    fs::write(&without, "old").unwrap();
+    fs::set_permissions(&without, Permissions::from_mode(0o640)).unwrap();
+    if setxattr(&with, OWN, &list, XattrFlags::empty()).is_err() {
+        println!("skipped: this filesystem has no access control lists");
+        return;
+    }
+    let default = "system.posix_acl_default";
+    setxattr(folder.path(), default, &acl([7, 7, 7, 7, 7]), XattrFlags::empty()).unwrap();
+    let mut found = [0; 200];
+    for path in [&with, &without] {
+        durable.replace_and_wait(path, b"new").unwrap();
+    }
+    let length = getxattr(&with, OWN, &mut found[..]).unwrap();
+    assert_eq!(found[..length], list);
+    assert_eq!(fs::metadata(&with).unwrap().mode() & 0o777, 0o660, "the group's bits are the mask");
+    assert!(getxattr(&without, OWN, &mut found[..]).is_err());
+    assert_eq!(fs::metadata(&without).unwrap().mode() & 0o777, 0o640);
+}
+
+/// As after a timeout.
+#[test]
+fn one_that_was_dropped_and_is_late_does_not_undo_a_later_one() {
+    let World { durable, disk, folder, .. } = &World::new();
+    let path = folder.path().join("settings");
+    disk.hold(true);
+    let older = durable.replace(&path, "older");
+    disk.until_asked(1);
+    let newer = durable.replace(&path, "newer");
+    disk.until_asked(2);
+    drop(older);
+    disk.hold(false);
+    newer.wait().unwrap();
+    let again = durable.replace(&path, "newest");
+    again.wait().unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "newest");
+    assert_eq!(names(folder.path()), ["settings"]);
 }
 
 /// Readers and those who replace come at any time, and a dropped future runs on.

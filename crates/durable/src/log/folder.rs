@@ -268,6 +268,13 @@ impl Folder {
         let _ = SPARES.map(make);
     }
 
+    /// For a log that cannot be made.
+    pub(super) fn remove_spares(&self) {
+        for spare in SPARES {
+            let _ = fs::remove_file(self.inside.join(spare));
+        }
+    }
+
     /// Makes one spare segment, or makes it longer. Returns how long it is then.
     fn make_spare(&self, name: &str, enough: u64) -> io::Result<u64> {
         let file = open_or_make(&self.inside.join(name), false)?;

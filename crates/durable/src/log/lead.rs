@@ -254,8 +254,7 @@ impl State {
         let header = Header { log, first: self.durable + 1, kept: self.kept };
         // Segments are removed only once a later segment says that they are not needed.
         let begins = (is_full || !removes.is_empty()).then_some(header);
-        let is_followed = self.segments.back().is_some_and(|last| *last != header.first);
-        let seals = (begins.is_some() && is_followed).then(|| self.tail.clone());
+        let seals = begins.map(|_| self.tail.clone());
         Plan { begins, seals, removes, cut, kept }
     }
 
@@ -288,8 +287,9 @@ impl State {
 }
 
 impl Drop for Shared {
-    /// The log goes, but those who follow it may be there still.
+    /// The log goes, but those who follow it may be there still, and open it again.
     fn drop(&mut self) {
+        self.folder.unlock();
         let followers = self.state().followers.take_all();
         self.tell_of_end(followers);
     }
@@ -367,7 +367,9 @@ impl Shared {
         }
         match written {
             Ok(Written::All) => {
-                if plan.begins.is_none() {
+                if plan.begins.is_some() {
+                    state.places.begin_segment();
+                } else if !bytes.is_empty() {
                     state.places.note(begin.0, begin.1);
                 }
                 state.add_cut(plan);
@@ -376,6 +378,7 @@ impl Shared {
                 state.keep_buffer(bytes);
             }
             Ok(Written::HeaderAlone(error)) => {
+                state.places.begin_segment();
                 state.add_cut(plan);
                 state.put_back(bytes, self.log);
                 verdict = Err(error);

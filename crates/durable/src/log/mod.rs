@@ -427,8 +427,9 @@ impl Log {
     /// nothing: somebody else has to append and commit it. For those who follow a log, to copy it
     /// to another machine or to act on what it says.
     ///
-    /// The result is an error if the log fails, is closed, or is dropped before that, or if the
-    /// runtime ends; then records after [`Log::durable_sequence`] may never become durable.
+    /// The result is an error if the log fails or is closed before that, or if all of its clones
+    /// are dropped: one that a follower keeps does not count as a reason to give up, so whoever
+    /// writes must [close](Log::close) the log in the end.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;

@@ -80,7 +80,9 @@ impl Records {
         last: u64,
     ) -> Self {
         let is_needed = |(index, first): &(usize, &u64)| {
-            **first <= last && segments.get(index + 1).is_none_or(|next| *next > from)
+            **first <= last
+                && from <= last
+                && segments.get(index + 1).is_none_or(|next| *next > from)
         };
         let needed = segments.iter().enumerate().filter(is_needed).map(|(_, first)| *first);
         let mut needed: VecDeque<_> = needed.collect();

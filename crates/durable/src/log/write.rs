@@ -33,7 +33,7 @@ pub(super) struct Tail {
 /// What is done besides the write.
 pub(super) struct Plan {
     pub(super) begins: Option<Header>,
-    /// The end of the segment that the new one follows, if that one stays.
+    /// The end of the segment before the new one. (That one may go, and its seal with it.)
     pub(super) seals: Option<Tail>,
     /// The segments to be removed, by their first records.
     pub(super) removes: Vec<u64>,

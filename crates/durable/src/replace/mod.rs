@@ -6,26 +6,40 @@
 //!   nor a crash leaves anything behind but for the moment between two system calls.
 //! * `REPLACE-3` The directory is opened once. All names are found in it, even if it is renamed or
 //!   the process works somewhere else by then.
+//! * `REPLACE-4` Until the contents are written, only the owner can open the new file. Then it gets
+//!   the permissions of the old one, or fewer.
+//! * `REPLACE-5` Of several replacements of a file by one engine the one that was asked for last
+//!   wins: an earlier one that is late does not rename its file, but waits until the directory is
+//!   durable, and with it the later one.
+
+mod old;
+mod turns;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use homing_runtime::{JoinError, JoinHandle, blocking};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RawMode, Uid};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::batch::parent;
 use crate::durable::{Durable, Kind};
 use crate::error::DurabilityError;
+use crate::file_id::FileId;
+use old::Old;
+use turns::Turn;
+pub(crate) use turns::Turns;
 
 /// What permissions a file has that replaces none, except for what the process's mask forbids.
 const NEW: Mode = Mode::from_raw_mode(0o666);
+const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 
 /// Why a file was not replaced durably.
 ///
@@ -123,10 +137,17 @@ impl Durable {
     /// contents, durably. A crash meanwhile leaves the old file or the new one, whole, and readers
     /// see the one or the other. Files that are replaced at the same time share flushes.
     ///
-    /// The new file keeps the permissions of the old one, and its owner if the process may set it.
-    /// It has other links, attributes and access control lists than the old one: none. A symbolic
-    /// link is replaced itself. Of several replacements of one file at a time, each is whole, and
-    /// one is the last.
+    /// The new file has the permissions and access control list of the old one, and its owner and
+    /// group if the process may set them. If not, nobody who could not read the old file can read
+    /// the new one, except this process's user. Other attributes and hard links are not kept. Where
+    /// there is a symbolic link, the link is replaced, by a file as a new one has it. Anything else
+    /// than a file is refused.
+    ///
+    /// Of several replacements by this engine the one that was asked for last stays, also if an
+    /// earlier one was dropped and is still under way. Each takes two descriptors until it has
+    /// ended. Once a directory could not be synced, each replacement in it is unsure until that is
+    /// [acknowledged](Durable::acknowledge_loss). Do not wait for it in an item of `events` if both
+    /// `events` and `durable` have a `max_active`: it needs items of one of them.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -143,7 +164,7 @@ impl Durable {
     pub fn replace(&self, path: impl AsRef<Path>, contents: impl Into<Vec<u8>>) -> Replaced {
         let (path, contents) = (path.as_ref().to_owned(), contents.into());
         // A path is meant as the caller works now.
-        let draft = blocking(|| Draft::new(&path));
+        let draft = blocking(|| Draft::new(&self.engine.turns, &path));
         let durable = self.clone();
         let handle = self.engine.spawn(async move {
             let mut draft = draft?;
@@ -182,7 +203,7 @@ impl Durable {
     ) -> Result<(), ReplaceError> {
         let path = path.as_ref();
         let mut draft = blocking(|| {
-            let draft = Draft::new(path)?;
+            let draft = Draft::new(&self.engine.turns, path)?;
             draft.write(contents).map(|()| draft)
         })?;
         let synced = self.wait_for(&draft.file, Kind::All);
@@ -198,34 +219,38 @@ struct Draft {
     parent: Arc<File>,
     name: OsString,
     file: Arc<File>,
+    old: Option<Old>,
+    turn: Turn,
     /// What it is called in the meantime, if it has to be called something.
     called: Option<OsString>,
 }
 
 impl Draft {
-    fn new(path: &Path) -> Result<Self, ReplaceError> {
-        Self::by(path, nameless)
+    fn new(turns: &Turns, path: &Path) -> Result<Self, ReplaceError> {
+        Self::by(turns, path, nameless)
     }
 
     /// With a function that makes a file without a name, if that is possible.
     fn by(
+        turns: &Turns,
         path: &Path,
         nameless: impl Fn(&File, Mode) -> io::Result<Option<File>>,
     ) -> Result<Self, ReplaceError> {
         let made = || {
-            let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+            let name = path
+                .file_name()
+                .filter(|name| path.as_os_str().as_bytes().ends_with(name.as_bytes()));
+            let name = name.ok_or_else(|| no_file("it names no file"))?.to_owned();
             let parent = parent(path)?;
-            let old = Old::of(&parent, &name)?;
-            let mode = old.as_ref().map_or(NEW, |old| old.mode);
+            let old = Old::of(&parent, path, &name)?;
+            let mode = if old.is_some() { PRIVATE } else { NEW };
             let (file, called) = match nameless(&parent, mode)? {
                 Some(file) => (file, None),
                 None => named(&parent, mode).map(|(file, name)| (file, Some(name)))?,
             };
-            let draft = Self { path: path.to_owned(), parent, name, file: file.into(), called };
-            if let Some(old) = old {
-                old.hand_down(&draft.file)?;
-            }
-            Ok(draft)
+            let turn = turns.take(FileId::of(&parent)?, &name);
+            let path = path.to_owned();
+            Ok(Self { path, parent, name, file: file.into(), old, turn, called })
         };
         let path = || path.to_owned();
         made().map_err(|source| ReplaceError::Kept { action: "replace", path: path(), source })
@@ -237,7 +262,11 @@ impl Draft {
     }
 
     fn write(&self, contents: &[u8]) -> Result<(), ReplaceError> {
-        (&*self.file).write_all(contents).map_err(self.kept("write the new contents of"))
+        let written = (&*self.file).write_all(contents);
+        written.map_err(self.kept("write the new contents of"))?;
+        // Writing would take away the bits that let a program run as its owner.
+        let handed_down = self.old.as_ref().map_or(Ok(()), |old| old.hand_down(&self.file));
+        handed_down.map_err(self.kept("set the permissions of the new"))
     }
 
     fn has_synced(
@@ -252,8 +281,9 @@ impl Draft {
         })
     }
 
-    /// Gives it its name.
+    /// Gives it its name, unless it has been replaced again.
     fn rename(&mut self) -> Result<(), ReplaceError> {
+        let Some(_turn) = self.turn.comes() else { return Ok(()) };
         if self.called.is_none() {
             let called = link(&self.parent, &self.file).map_err(self.kept("name the new"))?;
             self.called = Some(called);
@@ -281,30 +311,8 @@ impl Drop for Draft {
     }
 }
 
-/// What the new file has of the old one.
-struct Old {
-    mode: Mode,
-    owner: (Uid, Gid),
-}
-
-impl Old {
-    fn of(parent: &File, name: &OsStr) -> io::Result<Option<Self>> {
-        let found = match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => return Ok(None),
-            found => found?,
-        };
-        let kind = FileType::from_raw_mode(found.st_mode as RawMode);
-        let mode = Mode::from_raw_mode(found.st_mode as RawMode);
-        let owner = (Uid::from_raw(found.st_uid), Gid::from_raw(found.st_gid));
-        Ok((kind == FileType::RegularFile).then_some(Self { mode, owner }))
-    }
-
-    fn hand_down(&self, file: &File) -> io::Result<()> {
-        let (owner, group) = self.owner;
-        // Only the superuser can give files away: otherwise the file is that of who replaces it.
-        let _ = rustix::fs::fchown(file, Some(owner), Some(group));
-        Ok(rustix::fs::fchmod(file, self.mode)?)
-    }
+fn no_file(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
 /// Makes a file without a name. `None` if the system has no such files.
@@ -363,7 +371,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("settings");
         let count = || std::fs::read_dir(folder.path()).unwrap().count();
-        let draft = || Draft::by(&path, |_, _| Ok(None)).unwrap();
+        let turns = Turns::default();
+        let draft = || Draft::by(&turns, &path, |_, _| Ok(None)).unwrap();
         let given_up = draft();
         assert_eq!(count(), 1);
         drop(given_up);
@@ -373,5 +382,26 @@ mod tests {
         new.rename().unwrap();
         drop(new);
         assert_eq!((std::fs::read(&path).unwrap(), count()), (b"new".to_vec(), 1));
+    }
+
+    #[test]
+    fn who_was_asked_for_earlier_comes_too_late() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("settings");
+        let turns = Turns::default();
+        let draft = |contents: &[u8]| {
+            let draft = Draft::new(&turns, &path).unwrap();
+            draft.write(contents).unwrap();
+            draft
+        };
+        let (mut older, mut newer) = (draft(b"older"), draft(b"newer"));
+        newer.rename().unwrap();
+        older.rename().unwrap();
+        drop((older, newer));
+        assert_eq!(std::fs::read(&path).unwrap(), b"newer");
+        assert!(turns.are_over());
+        draft(b"newest").rename().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"newest");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

@@ -1,0 +1,69 @@
+//! In which order the replacements of a file were asked for.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::file_id::FileId;
+use crate::sync::{Mutex, MutexGuard, lock};
+
+/// A directory, and a name in it.
+type Name = (FileId, OsString);
+
+/// The replacements that are under way.
+#[derive(Debug, Default)]
+pub(crate) struct Turns(Arc<Mutex<HashMap<Name, Arc<Order>>>>);
+
+#[derive(Debug, Default)]
+struct Order {
+    last: AtomicU64,
+    /// The number of the last one that has renamed its file. Held while one does.
+    renamed: Mutex<u64>,
+}
+
+/// The place of a replacement among those of its file.
+#[derive(Debug)]
+pub(super) struct Turn {
+    turns: Turns,
+    of: Name,
+    order: Arc<Order>,
+    number: u64,
+}
+
+impl Turns {
+    #[cfg(all(test, not(shuttle)))]
+    pub(super) fn are_over(&self) -> bool {
+        lock(&self.0).is_empty()
+    }
+
+    pub(super) fn take(&self, parent: FileId, name: &OsStr) -> Turn {
+        let of = (parent, name.to_owned());
+        let order = Arc::clone(lock(&self.0).entry(of.clone()).or_default());
+        let number = order.last.fetch_add(1, Ordering::Relaxed) + 1;
+        Turn { turns: Self(Arc::clone(&self.0)), of, order, number }
+    }
+}
+
+impl Turn {
+    /// `None` if a later one has renamed its file. Otherwise this one may, as long as it keeps the
+    /// guard.
+    pub(super) fn comes(&self) -> Option<MutexGuard<'_, u64>> {
+        let mut renamed = lock(&self.order.renamed);
+        if *renamed > self.number {
+            return None;
+        }
+        *renamed = self.number;
+        Some(renamed)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut all = lock(&self.turns.0);
+        // The table's own, and this one.
+        if Arc::strong_count(&self.order) == 2 {
+            all.remove(&self.of);
+        }
+    }
+}
