@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, Rlimit, prlimit};
+use rustix::process::{Resource, Rlimit, Signal, prlimit};
 use support::nbd::{Client, ENOSPC, FUA, OK, TRIM};
 use support::{DEADLINE, Scratch, noise, text, tool};
 
@@ -144,6 +144,42 @@ fn what_a_cache_cannot_write_back_stays_dirty_and_fails_each_flush() {
         assert!(client.read(at * MIB, MIB as u32).unwrap() == *data, "{at}");
     }
     server.stop();
+}
+
+/// Clients that connect again, such as virtual machines, rely on what was accepted.
+#[test]
+fn a_server_that_is_to_stop_waits_for_space_unless_told_once_more() {
+    let scratch = Scratch::new();
+    scratch.serve(&["disk.img", "--size", "8M"]).stop();
+    for ends_at_once in [false, true] {
+        let server = scratch.serve(&["disk.img", "--cache", "32M"]);
+        let limit = |bytes| {
+            let limit = Rlimit { current: Some(bytes), maximum: None };
+            prlimit(Some(server.pid()), Resource::Fsize, limit).unwrap();
+        };
+        limit(20 * MIB); // This leaves 4 MiB behind the header.
+        let data = noise(u64::from(ends_at_once), MIB as usize);
+        let mut client = Client::new(server.socket());
+        assert_eq!(client.write(0, 0, &data), OK);
+        assert_eq!(client.write(0, 5 * MIB, &data), OK);
+        server.signal(Signal::TERM);
+        let began = Instant::now();
+        while server.log().matches("no space for what has been written").count() < 2 {
+            assert!(began.elapsed() < DEADLINE, "{}", server.log());
+            thread::sleep(Duration::from_millis(10));
+        }
+        if ends_at_once {
+            server.signal(Signal::TERM);
+        } else {
+            limit(22 * MIB);
+        }
+        assert_eq!(server.end(), Some(if ends_at_once { 128 + 15 } else { 0 }));
+        let server = scratch.serve(&["disk.img"]);
+        let mut client = Client::new(server.socket());
+        assert!(client.read(0, MIB as u32).unwrap() == data, "there was space for this");
+        assert_eq!(client.read(5 * MIB, MIB as u32).unwrap() == data, !ends_at_once);
+        server.stop();
+    }
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use std::io;
 use std::net::Shutdown;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -119,7 +118,7 @@ impl Connection {
                     self.send()?;
                     return Ok(());
                 }
-                Ok(command) if !self.shared.draining.load(Ordering::Acquire) => {
+                Ok(command) => {
                     if !matches!(command, Command::Write { .. }) {
                         self.peer.tally.note_request();
                     }
@@ -133,12 +132,6 @@ impl Connection {
                         self.inbox.end_long()?;
                         self.spare = None;
                     }
-                }
-                Ok(_) => {
-                    if !self.skip(request.payload_len())? {
-                        return Ok(());
-                    }
-                    self.refuse(request.cookie, Errno::Shutdown, "the server is going down")?;
                 }
                 Err(refusal) => {
                     tracing::debug!(?request, refusal.message, "refused");

@@ -135,7 +135,14 @@ fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
 }
 
 fn bind_unix(path: &Path) -> Result<homing_socket::Listener, ListenError> {
-    homing_socket::Listener::bind(path, BACKLOG).map_err(|error| of_path(path, error))
+    let listener =
+        homing_socket::Listener::bind(path, BACKLOG).map_err(|error| of_path(path, error))?;
+    if listener.replaced_stale() {
+        let what = "the server before this one did not end in order: what it had answered and not \
+            flushed may be lost, and clients that connect again are not told (reset virtual machines)";
+        tracing::warn!(socket = %path.display(), "{what}");
+    }
+    Ok(listener)
 }
 
 /// The error in the words of this crate, with the path as it was given.

@@ -1,8 +1,9 @@
 //! The server: accepts clients, gives each a thread, and ends in good order.
 //!
-//! While it drains, the server accepts no more clients and answers requests that begin after that
-//! with `ESHUTDOWN`. It finishes and answers the requests that have begun, then flushes every
-//! device.
+//! While it drains, the server accepts no more clients, and takes in nothing more. It finishes and
+//! answers the requests that have come, then flushes every device. It never says `ESHUTDOWN`: QEMU
+//! would hand that on to its guest, while it sends again what has no answer when it is connected
+//! again.
 
 use std::io;
 use std::net::Shutdown;
@@ -22,6 +23,7 @@ use crate::certificates::Certificates;
 use crate::clients::Clients;
 use crate::connection;
 use crate::listener::{Endpoint, ListenError, Listener};
+use crate::negotiation::End;
 use crate::peer::Peer;
 use crate::pool::Pool;
 use crate::stream::Stream;
@@ -144,6 +146,14 @@ pub struct ServerHandle {
     pool: Arc<Pool>,
 }
 
+fn is_hang_up(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset};
+    matches!(error.kind(), BrokenPipe | ConnectionReset)
+}
+
+/// How long a server that cannot end because a disk is full waits before it tries again.
+const SPACE_PAUSE: Duration = Duration::from_secs(1);
+
 impl Server {
     /// Listens on `endpoint`. Clients can connect from now on; they are served by [`Server::run`].
     ///
@@ -230,9 +240,10 @@ impl Server {
     }
 
     /// Serves until told to stop; then finishes what was received, and makes every device durable.
+    /// If there is no space for what a cache has accepted, this waits until there is.
     ///
     /// # Errors
-    /// The names of exports whose last flush failed, with the reason.
+    /// The names of exports whose last flush failed for another reason, with that reason.
     pub fn run(self) -> Result<(), Vec<(String, homing_volume::BlockError)>> {
         loop {
             let accepted = self.listener.accept();
@@ -266,6 +277,13 @@ impl Server {
             self.hang_up_on_the_waiting();
             failed = self.shared.flush_all();
         }
+        while let Some((export, error)) = failed.iter().find(|(_, error)| error.is_full()) {
+            let what = "no space for what has been written: make room, and this server ends; if it is \
+                ended at once, that is lost";
+            tracing::error!(export, %error, "{what}");
+            thread::sleep(SPACE_PAUSE);
+            failed = self.shared.flush_all();
+        }
         if failed.is_empty() { Ok(()) } else { Err(failed) }
     }
 
@@ -288,6 +306,10 @@ impl Server {
             let registered = Registered { shared: &shared, peer: &peer, id };
             match connection::serve(&shared, &peer) {
                 Ok(()) => tracing::debug!(id, "client left"),
+                // A machine that was switched off, say. Others hear of what is lost when they look.
+                Err(End::Stream(error)) if is_hang_up(&error) => {
+                    tracing::debug!(id, %error, "client left without a word");
+                }
                 Err(error) => {
                     // Anybody can connect and send nonsense.
                     static ENDS: RateLimit = RateLimit::new();

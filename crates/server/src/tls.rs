@@ -65,7 +65,7 @@ impl Session {
             if let Err(error) = connection.process_new_packets() {
                 // Tells the client why, if it listens.
                 let _ = connection.write_tls(&mut AsFits(socket));
-                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+                return Err(told(error));
             }
         }
         while connection.wants_write() {
@@ -235,4 +235,17 @@ impl Write for AsFits<'_> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// The error of a handshake.
+fn told(error: rustls::Error) -> io::Error {
+    use rustls::{Error, PeerIncompatible};
+    let too_old = matches!(
+        error,
+        Error::PeerIncompatible(PeerIncompatible::SupportedVersionsExtensionRequired)
+    );
+    if too_old {
+        return io::Error::new(io::ErrorKind::InvalidData, "the client speaks no TLS 1.3");
+    }
+    io::Error::new(io::ErrorKind::InvalidData, error)
 }

@@ -28,6 +28,7 @@ pub struct Listener {
     /// Device and inode of the file; `None` if it was gone before we could look. No other file gets
     /// these numbers, since our socket holds the inode.
     identity: Option<(u64, u64)>,
+    replaced_stale: bool,
 }
 
 impl Listener {
@@ -36,9 +37,9 @@ impl Listener {
     /// what is in the way.
     pub fn bind(path: &Path, backlog: i32) -> Result<Self, BindError> {
         let file = std::path::absolute(path).map_err(|error| BindError::io(path, error))?;
-        let socket = bind(path, &file, backlog)?;
+        let (socket, replaced_stale) = bind(path, &file, backlog)?;
         let identity = identity(&file);
-        Ok(Self { socket, path: path.to_owned(), file, identity })
+        Ok(Self { socket, path: path.to_owned(), file, identity, replaced_stale })
     }
 
     /// Whether [`Listener::bind`] would succeed, as far as can be told without changing anything.
@@ -51,6 +52,11 @@ impl Listener {
         let within = file.parent().unwrap_or(&file).join(".");
         let needed = Access::WRITE_OK | Access::EXEC_OK;
         rustix::fs::access(&within, needed).map_err(|errno| BindError::io(&file, errno))
+    }
+
+    /// Whether a server was there before that did not end in order: it left its file.
+    pub fn replaced_stale(&self) -> bool {
+        self.replaced_stale
     }
 
     /// Where it listens: the path as it was given.
@@ -91,10 +97,10 @@ fn identity(file: &Path) -> Option<(u64, u64)> {
 
 /// Binds to the path as it was given, since it may be too long from the root; errors name it from
 /// the root.
-fn bind(path: &Path, file: &Path, backlog: i32) -> Result<UnixListener, BindError> {
+fn bind(path: &Path, file: &Path, backlog: i32) -> Result<(UnixListener, bool), BindError> {
     let address = address(path).ok_or_else(|| BindError::PathTooLong { path: file.to_owned() })?;
     let _turn = take_turn(file);
-    remove_stale(path, file)?;
+    let replaced_stale = remove_stale(path, file)?;
     let fail = |errno: rustix::io::Errno| BindError::io(file, errno);
     let socket = new_socket().map_err(fail)?;
     // The mode of an unbound socket is the mode of the file that binding makes (the umask, which is
@@ -111,7 +117,7 @@ fn bind(path: &Path, file: &Path, backlog: i32) -> Result<UnixListener, BindErro
         let _ = fs::remove_file(path);
         fail(errno)
     })?;
-    Ok(UnixListener::from(socket))
+    Ok((UnixListener::from(socket), replaced_stale))
 }
 
 /// Locks the folder: of two servers that start at once, the second must not take the first for dead
@@ -128,12 +134,14 @@ fn take_turn(file: &Path) -> Option<File> {
     None
 }
 
-/// Removes the socket of a server that is gone; leaves everything else alone.
-fn remove_stale(path: &Path, file: &Path) -> Result<(), BindError> {
-    if is_stale(path, file)? {
+/// Removes the socket of a server that is gone; leaves everything else alone. Returns whether there
+/// was one.
+fn remove_stale(path: &Path, file: &Path) -> Result<bool, BindError> {
+    let stale = is_stale(path, file)?;
+    if stale {
         fs::remove_file(path).map_err(|error| BindError::io(file, error))?;
     }
-    Ok(())
+    Ok(stale)
 }
 
 /// Whether there is the socket of a server that is gone; an error if there is something else.

@@ -191,6 +191,11 @@ impl Server {
         assert_eq!(status.code(), Some(0), "after {by:?}: {status}");
     }
 
+    /// Waits for its end, and returns its exit code.
+    pub(crate) fn end(mut self) -> Option<i32> {
+        wait_for(&mut self.child).expect("the server ends").code()
+    }
+
     /// Ends it by SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();

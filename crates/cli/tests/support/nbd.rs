@@ -39,7 +39,6 @@ pub(crate) const EPERM: u32 = 1;
 pub(crate) const ENOMEM: u32 = 12;
 pub(crate) const EINVAL: u32 = 22;
 pub(crate) const ENOSPC: u32 = 28;
-pub(crate) const ESHUTDOWN: u32 = 108;
 
 /// Opens a connection on which nothing waits longer than the deadline.
 pub(crate) fn dial(socket: &Path) -> UnixStream {

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 
-use super::nbd::{self, Client, ESHUTDOWN, OK, reply};
+use super::nbd::{self, Client, OK, reply};
 use super::{Random, noise};
 
 pub(crate) const UNIT: u64 = 512;
@@ -100,9 +100,6 @@ pub(crate) fn load(mut connection: Client, client: u64, seed: u64, units: &Mutex
             }
         }
         let Ok((error, cookie)) = reply(&mut connection.stream) else { return };
-        if error == ESHUTDOWN {
-            return;
-        }
         assert_eq!(error, OK);
         let at = pending.iter().position(|p| p.cookie == cookie).expect("a reply to a request");
         let done = pending.swap_remove(at);

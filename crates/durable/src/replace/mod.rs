@@ -27,6 +27,7 @@ use std::task::{Context, Poll};
 
 use homing_runtime::{JoinError, JoinHandle, blocking};
 use rustix::fs::{AtFlags, Mode, OFlags};
+#[cfg(target_os = "linux")]
 use rustix::io::Errno;
 
 use crate::batch::parent;
