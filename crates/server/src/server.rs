@@ -277,10 +277,14 @@ impl Server {
             self.hang_up_on_the_waiting();
             failed = self.shared.flush_all();
         }
+        let mut tries = 0;
         while let Some((export, error)) = failed.iter().find(|(_, error)| error.is_full()) {
-            let what = "no space for what has been written: make room, and this server ends; if it is \
-                ended at once, that is lost";
-            tracing::error!(export, %error, "{what}");
+            if tries < 2 || tries % 60 == 0 {
+                let what = "no space for what has been written: make room, and this server ends; if \
+                    it is ended at once, that is lost";
+                tracing::error!(export, %error, "{what}");
+            }
+            tries += 1;
             thread::sleep(SPACE_PAUSE);
             failed = self.shared.flush_all();
         }

@@ -284,15 +284,18 @@ impl Draft {
 
     /// Gives it its name, unless it has been replaced again.
     fn rename(&mut self) -> Result<(), ReplaceError> {
-        let Some(_turn) = self.turn.comes() else { return Ok(()) };
         if self.called.is_none() {
             let called = link(&self.parent, &self.file).map_err(self.kept("name the new"))?;
             self.called = Some(called);
         }
         let called = self.called.as_deref().unwrap_or_default();
-        let renamed = rustix::fs::renameat(&self.parent, called, &self.parent, &self.name);
-        renamed.map_err(|errno| self.kept("rename the new")(errno.into()))?;
-        self.called = None;
+        let parent = &self.parent;
+        let rename = || rustix::fs::renameat(parent, called, parent, &self.name);
+        let renamed = self.turn.rename(rename);
+        let has_name = renamed.map_err(|errno| self.kept("rename the new")(errno.into()))?;
+        if has_name {
+            self.called = None;
+        }
         Ok(())
     }
 
@@ -383,6 +386,23 @@ mod tests {
         new.rename().unwrap();
         drop(new);
         assert_eq!((std::fs::read(&path).unwrap(), count()), (b"new".to_vec(), 1));
+    }
+
+    #[test]
+    fn a_later_one_that_fails_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("settings");
+        let turns = Turns::default();
+        let draft = || Draft::new(&turns, &path).unwrap();
+        let (mut older, mut newer) = (draft(), draft());
+        std::fs::create_dir(&path).unwrap();
+        newer.rename().unwrap_err();
+        std::fs::remove_dir(&path).unwrap();
+        older.write(b"older").unwrap();
+        older.rename().unwrap();
+        drop((older, newer));
+        assert_eq!(std::fs::read(&path).unwrap(), b"older");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]

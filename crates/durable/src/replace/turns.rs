@@ -5,8 +5,10 @@ use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::io::Result;
+
 use crate::file_id::FileId;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{Mutex, lock};
 
 /// A directory, and a name in it.
 type Name = (FileId, OsString);
@@ -46,15 +48,15 @@ impl Turns {
 }
 
 impl Turn {
-    /// `None` if a later one has renamed its file. Otherwise this one may, as long as it keeps the
-    /// guard.
-    pub(super) fn comes(&self) -> Option<MutexGuard<'_, u64>> {
+    /// Renames, unless a later one has renamed its file. Returns whether it did.
+    pub(super) fn rename(&self, rename: impl FnOnce() -> Result<()>) -> Result<bool> {
         let mut renamed = lock(&self.order.renamed);
-        if *renamed > self.number {
-            return None;
+        let is_next = *renamed < self.number;
+        if is_next {
+            rename()?;
+            *renamed = self.number;
         }
-        *renamed = self.number;
-        Some(renamed)
+        Ok(is_next)
     }
 }
 

@@ -200,8 +200,9 @@ impl HeaderCopy {
 fn copy_header(path: &Path, file: &fs::File, length: u64) -> Result<HeaderCopy, LuksError> {
     let read = |source| LuksError::io("read the header of", path, source);
     let memory = rustix::fs::memfd_create("luks-header", MemfdFlags::CLOEXEC);
-    let memory = fs::File::from(memory.map_err(|errno| read(errno.into()))?);
-    memory.set_len(length).map_err(read)?;
+    let hold = |source| LuksError::io("hold in memory the header of", path, source);
+    let memory = fs::File::from(memory.map_err(|errno| hold(errno.into()))?);
+    memory.set_len(length).map_err(hold)?;
     let wanted = header_len(file).min(length);
     let mut piece = Zeroizing::new(vec![0; 1 << 20]);
     let mut at = 0;
