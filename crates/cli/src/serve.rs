@@ -16,6 +16,7 @@ use homing_control::ByteSize;
 use homing_server::{
     Certificates, CryptOn, Endpoint, ServedExport, Server, ServerOptions, VerifyPeer,
 };
+use homing_volume::WritePolicy;
 use sd_notify::NotifyState;
 use signal_hook::iterator::Signals;
 
@@ -214,6 +215,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let signals = seen_later.map_or_else(handled, Ok)?;
     prompt::leave_signals_to_others();
     let has_tls = tls.is_some();
+    let writes_back = |cache: &Cache| cache.policy == WritePolicy::Back;
+    let holds_writes = !args.read_only && cache.as_ref().is_some_and(writes_back);
     let options = ServerOptions {
         tls,
         connections_max: args.connections_max.get(),
@@ -227,9 +230,16 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
             CryptOnArg::Connection => CryptOn::Connection,
             CryptOnArg::Workqueue => CryptOn::Workqueue,
         },
+        // Nobody will read a volume that is thrown away.
+        waits_for_space: holds_writes && !args.try_it && !args.ephemeral,
         ..ServerOptions::default()
     };
     let server = Server::bind(&runtime, &endpoint, exports, &options)?;
+    if holds_writes && server.follows_one_that_did_not_end() {
+        let what = "the server before this one did not end in order: what it had answered and not \
+            flushed may be lost, and clients that connect again are not told (reset virtual machines)";
+        tracing::warn!("{what}");
+    }
     // `control` lives until the end of the program, and then removes its file.
     let mut trees: Vec<Arc<dyn AttributeTree>> = vec![
         Arc::new(runtime.attributes()),

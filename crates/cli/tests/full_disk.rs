@@ -174,7 +174,8 @@ fn a_server_that_is_to_stop_waits_for_space_unless_told_once_more() {
             limit(22 * MIB);
         }
         assert_eq!(server.end(), Some(if ends_at_once { 128 + 15 } else { 0 }));
-        let server = scratch.serve(&["disk.img"]);
+        let server = scratch.serve(&["disk.img", "--cache", "32M"]);
+        assert_eq!(server.log().contains("did not end in order"), ends_at_once);
         let mut client = Client::new(server.socket());
         assert!(client.read(0, MIB as u32).unwrap() == data, "there was space for this");
         assert_eq!(client.read(5 * MIB, MIB as u32).unwrap() == data, !ends_at_once);

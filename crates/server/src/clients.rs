@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_socket::RateLimit;
+use homing_socket::{RateLimit, check_room_for_thread};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::counters::ExportCounters;
@@ -160,11 +160,11 @@ impl Clients {
     ) -> bool {
         let Some(counted) = self.count_thread() else { return false };
         let builder = thread::Builder::new().name(name.to_owned()).stack_size(STACK_BESIDE);
-        let begun = builder.spawn(move || {
+        let body = move || {
             work();
             drop(counted);
-        });
-        begun.is_ok()
+        };
+        check_room_for_thread().and_then(|()| builder.spawn(body)).is_ok()
     }
 
     /// Counts such a thread; `None` if there are too many.

@@ -105,6 +105,18 @@ impl Listener {
         }
     }
 
+    /// Whether a server was here before that did not end in order.
+    pub(crate) fn replaced_stale(&self) -> bool {
+        matches!(self, Self::Unix(listener) if listener.replaced_stale())
+    }
+
+    /// Leaves the socket's name, so that the next server is told.
+    pub(crate) fn leave(&self) {
+        if let Self::Unix(listener) = self {
+            listener.leave();
+        }
+    }
+
     /// Removes the socket's name, so that nobody finds it any more.
     pub(crate) fn close(&self) {
         if let Self::Unix(listener) = self {
@@ -135,14 +147,7 @@ fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
 }
 
 fn bind_unix(path: &Path) -> Result<homing_socket::Listener, ListenError> {
-    let listener =
-        homing_socket::Listener::bind(path, BACKLOG).map_err(|error| of_path(path, error))?;
-    if listener.replaced_stale() {
-        let what = "the server before this one did not end in order: what it had answered and not \
-            flushed may be lost, and clients that connect again are not told (reset virtual machines)";
-        tracing::warn!(socket = %path.display(), "{what}");
-    }
-    Ok(listener)
+    homing_socket::Listener::bind(path, BACKLOG).map_err(|error| of_path(path, error))
 }
 
 /// The error in the words of this crate, with the path as it was given.

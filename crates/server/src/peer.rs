@@ -281,6 +281,12 @@ impl Peer {
                         self.clients.hang_up_on_stalled();
                     }
                     if self.stream.wait(room, again)? {
+                        if self.is_leaving() {
+                            // The client asks again for what is thrown away here: from now on
+                            // nothing is taken in.
+                            ended = self.throw_away()?;
+                            continue;
+                        }
                         // The next read, after the replies, finds the end of the stream again.
                         let wanted = (inbox.len() + BATCH_LEN).min(AHEAD_MAX);
                         match inbox.try_fill(&self.stream, wanted) {
@@ -296,6 +302,16 @@ impl Peer {
             }
         }
         Ok(())
+    }
+
+    /// Takes in what has come, for nobody. Returns whether the stream has ended.
+    fn throw_away(&self) -> io::Result<bool> {
+        let mut nowhere = [0; 4096];
+        match self.stream.try_read(&mut nowhere) {
+            Ok(0) => Ok(true),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            _ => Ok(false),
+        }
     }
 
     /// The client has sent this many bytes. A client that still sends may take no replies
@@ -392,9 +408,11 @@ impl Peer {
     /// The server stops: takes in nothing more from the client than has come. If ending the reading
     /// would lose replies, the connection's thread is to be woken instead.
     pub(crate) fn drain(&self, may_be_woken: bool) {
-        if may_be_woken && self.stream.forgets() && self.has_begun() {
+        let forgets = self.stream.forgets();
+        if forgets {
             self.let_leave();
-        } else {
+        }
+        if !(forgets && may_be_woken && self.has_begun()) {
             self.shutdown(Shutdown::Read);
         }
     }

@@ -1,9 +1,9 @@
 //! The server: accepts clients, gives each a thread, and ends in good order.
 //!
 //! While it drains, the server accepts no more clients, and takes in nothing more. It finishes and
-//! answers the requests that have come, then flushes every device. It never says `ESHUTDOWN`: QEMU
-//! would hand that on to its guest, while it sends again what has no answer when it is connected
-//! again.
+//! answers the requests that it has taken in, then flushes every device. It never says `ESHUTDOWN`:
+//! QEMU would hand that on to its guest, while it sends again what has no answer when it is
+//! connected again.
 
 use std::io;
 use std::net::Shutdown;
@@ -86,6 +86,9 @@ pub struct ServerOptions {
     /// How long clients may take to read their replies when the server stops. Requests that are
     /// still being carried out then are waited for, and answered.
     pub drain_timeout: Duration,
+    /// Whether a server that is to stop waits until there is space for what its caches have
+    /// accepted.
+    pub waits_for_space: bool,
     /// The scope of the `crypt` workqueue.
     pub affinity_scope: Scope,
     /// Whether its items never leave their pod.
@@ -107,6 +110,7 @@ impl Default for ServerOptions {
             request_memory_max: 1 << 30,
             stall_timeout: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(10),
+            waits_for_space: false,
             affinity_scope: Scope::Cache,
             affinity_strict: false,
             crypt_on: CryptOn::Auto,
@@ -136,6 +140,7 @@ pub(crate) struct Shared {
 pub struct Server {
     listener: Arc<Listener>,
     shared: Arc<Shared>,
+    waits_for_space: bool,
 }
 
 /// Stops a server from another thread. The handle keeps no device open.
@@ -186,6 +191,7 @@ impl Server {
         }
         Ok(Self {
             listener: Arc::new(Listener::bind(endpoint)?),
+            waits_for_space: options.waits_for_space,
             shared: Arc::new(Shared {
                 told,
                 devices: exports.into_iter().map(|export| export.device).collect(),
@@ -224,6 +230,13 @@ impl Server {
         }
     }
 
+    /// Whether a server was there before that left its socket: it was killed, or its last flush
+    /// failed. With a write-back cache, what it had answered and not flushed is lost, and clients
+    /// that have connected again since are not told.
+    pub fn follows_one_that_did_not_end(&self) -> bool {
+        self.listener.replaced_stale()
+    }
+
     /// The workqueue that long requests go to; its attributes are live.
     pub fn crypt_workqueue(&self) -> &Workqueue {
         &self.shared.crypt
@@ -240,10 +253,10 @@ impl Server {
     }
 
     /// Serves until told to stop; then finishes what was received, and makes every device durable.
-    /// If there is no space for what a cache has accepted, this waits until there is.
     ///
     /// # Errors
-    /// The names of exports whose last flush failed for another reason, with that reason.
+    /// The names of exports whose last flush failed, with the reason; not for want of space if
+    /// [`ServerOptions::waits_for_space`].
     pub fn run(self) -> Result<(), Vec<(String, homing_volume::BlockError)>> {
         loop {
             let accepted = self.listener.accept();
@@ -264,7 +277,6 @@ impl Server {
             }
         }
         // From here on no client can connect, or wait for us to accept it.
-        self.listener.close();
         self.hang_up_on_the_waiting();
         let all_left = self.shared.clients.drain();
         // The clients may have held all files that may be open, so that accepting failed before.
@@ -278,17 +290,26 @@ impl Server {
             failed = self.shared.flush_all();
         }
         let mut tries = 0;
-        while let Some((export, error)) = failed.iter().find(|(_, error)| error.is_full()) {
+        while self.waits_for_space && failed.iter().any(|(_, error)| error.is_full()) {
             if tries < 2 || tries % 60 == 0 {
-                let what = "no space for what has been written: make room, and this server ends; if \
-                    it is ended at once, that is lost";
-                tracing::error!(export, %error, "{what}");
+                for (export, error) in &failed {
+                    tracing::error!(export, %error, "the last flush failed");
+                }
+                let what = "no space for what has been written: make room (or raise the quota, or the \
+                    limit on files), and this server ends; if it is ended at once, that is lost";
+                tracing::error!("{what}");
             }
             tries += 1;
             thread::sleep(SPACE_PAUSE);
             failed = self.shared.flush_all();
         }
-        if failed.is_empty() { Ok(()) } else { Err(failed) }
+        // Only now: if this program is ended before, the next one finds the name.
+        if failed.is_empty() {
+            self.listener.close();
+            return Ok(());
+        }
+        self.listener.leave();
+        Err(failed)
     }
 
     /// A client that had connected but was not accepted would otherwise wait for as long as a

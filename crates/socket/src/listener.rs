@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
@@ -29,6 +31,8 @@ pub struct Listener {
     /// these numbers, since our socket holds the inode.
     identity: Option<(u64, u64)>,
     replaced_stale: bool,
+    /// The file is left for the next server to find.
+    stays: AtomicBool,
 }
 
 impl Listener {
@@ -39,7 +43,8 @@ impl Listener {
         let file = std::path::absolute(path).map_err(|error| BindError::io(path, error))?;
         let (socket, replaced_stale) = bind(path, &file, backlog)?;
         let identity = identity(&file);
-        Ok(Self { socket, path: path.to_owned(), file, identity, replaced_stale })
+        let stays = AtomicBool::new(false);
+        Ok(Self { socket, path: path.to_owned(), file, identity, replaced_stale, stays })
     }
 
     /// Whether [`Listener::bind`] would succeed, as far as can be told without changing anything.
@@ -78,6 +83,12 @@ impl Listener {
         }
     }
 
+    /// Leaves the file where it is, as if the program had been killed: who binds next is told
+    /// ([`Listener::replaced_stale`]).
+    pub fn leave(&self) {
+        self.stays.store(true, Relaxed);
+    }
+
     /// Makes every `accept` fail from now on, including the one that waits. It does not connect to
     /// ourselves for that: the file may be gone by now, or another server's.
     pub fn stop(&self) -> io::Result<()> {
@@ -87,7 +98,9 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.remove();
+        if !self.stays.load(Relaxed) {
+            self.remove();
+        }
     }
 }
 

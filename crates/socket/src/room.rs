@@ -8,8 +8,8 @@ use memmap2::MmapMut;
 /// its stack when it begins (measured: some 16 KiB), and for what all others may need meanwhile.
 const ROOM: usize = 1 << 20;
 
-/// Fails if a thread should not be created, because the process has next to no memory left
-/// (`ulimit -v`, or as many mappings as it may have). The standard library ends the whole process
+/// Fails if a thread should not be created, because the process has next to no memory left (`ulimit
+/// -v`). The standard library ends the whole process
 /// if a thread gets no memory for its signal stack: the creation itself may succeed before that,
 /// because the C library uses the stacks of threads that have ended again.
 ///

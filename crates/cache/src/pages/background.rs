@@ -67,6 +67,9 @@ pub trait Background: Send + Sync {
 #[derive(Default)]
 pub(super) struct OwnThreads(Arc<Pool>);
 
+/// How much memory must be left to the process for a thread to be created, in bytes.
+const ROOM: usize = 1 << 20;
+
 /// The most threads: if there are more jobs at a time, some wait for others.
 const THREADS_MAX: usize = 64;
 /// How long a thread waits for the next job.
@@ -98,7 +101,9 @@ impl Background for OwnThreads {
         drop(jobs);
         let pool = Arc::clone(&self.0);
         let thread = std::thread::Builder::new().name("page-cache".to_owned());
-        if thread.spawn(move || pool.run()).is_ok() {
+        // A thread that begins without memory for its signal stack ends the process.
+        let room = memmap2::MmapMut::map_anon(ROOM);
+        if room.and_then(|_| thread.spawn(move || pool.run())).is_ok() {
             return;
         }
         let mut jobs = lock(&self.0.state);

@@ -220,7 +220,9 @@ impl Folder {
         let (unborn, segment) = (self.inside.join(UNBORN), self.segment(header.first));
         let named = self.with_name(|| system.rename(&unborn, &segment), |failure| &failure.error);
         named.inspect_err(|_| {
-            if self.put_back(&unborn).is_err() {
+            // A spare one without any segment would say that there was a log.
+            let is_first = self.segments().is_ok_and(|all| all.is_empty());
+            if is_first || self.put_back(&unborn).is_err() {
                 let _ = fs::remove_file(&unborn);
             }
         })
@@ -266,13 +268,6 @@ impl Folder {
         #[cfg(target_os = "linux")]
         let _ = rustix::fs::syncfs(&self.file);
         let _ = SPARES.map(make);
-    }
-
-    /// For a log that cannot be made.
-    pub(super) fn remove_spares(&self) {
-        for spare in SPARES {
-            let _ = fs::remove_file(self.inside.join(spare));
-        }
     }
 
     /// Makes one spare segment, or makes it longer. Returns how long it is then.

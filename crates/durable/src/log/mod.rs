@@ -429,7 +429,8 @@ impl Log {
     ///
     /// The result is an error if the log fails or is closed before that, or if all of its clones
     /// are dropped: one that a follower keeps does not count as a reason to give up, so whoever
-    /// writes must [close](Log::close) the log in the end.
+    /// writes must [close](Log::close) the log in the end. If the runtime ends when a worker was to
+    /// write, it is an error with `ECANCELED`, and another thread may still commit.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;

@@ -341,11 +341,10 @@ impl Opened {
 fn create(system: &dyn System, folder: Folder) -> Result<Opened, LogError> {
     let log = draw(&folder);
     let first = Header { log, first: 1, kept: 1 };
-    let tail = folder.create(system, &first, &[], true).map_err(|failure| {
-        // It may have become a spare segment, which would say that there was a log.
-        folder.remove_spares();
-        let (action, path) = ("make a segment", folder.path.clone());
-        LogError::Io { action, path, source: failure.error }
+    let tail = folder.create(system, &first, &[], true).map_err(|failure| LogError::Io {
+        action: "make a segment",
+        path: folder.path.clone(),
+        source: failure.error,
     })?;
     Ok(Opened { folder, log, kept: 1, segments: vec![1], tail, last: 0, dropped_bytes: 0 })
 }

@@ -293,8 +293,10 @@ impl Draft {
         let rename = || rustix::fs::renameat(parent, called, parent, &self.name);
         let renamed = self.turn.rename(rename);
         let has_name = renamed.map_err(|errno| self.kept("rename the new")(errno.into()))?;
-        if has_name {
-            self.called = None;
+        let called = self.called.take();
+        if !has_name && let Some(called) = called {
+            // Before the directory is synced with it.
+            let _ = rustix::fs::unlinkat(&self.parent, called, AtFlags::empty());
         }
         Ok(())
     }

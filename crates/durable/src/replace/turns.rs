@@ -15,7 +15,10 @@ type Name = (FileId, OsString);
 
 /// The replacements that are under way.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Arc<Mutex<HashMap<Name, Arc<Order>>>>);
+pub(crate) struct Turns(Arc<Mutex<HashMap<Name, Known>>>);
+
+/// The order of a file's replacements, and how many there are.
+type Known = (Arc<Order>, usize);
 
 #[derive(Debug, Default)]
 struct Order {
@@ -41,7 +44,11 @@ impl Turns {
 
     pub(super) fn take(&self, parent: FileId, name: &OsStr) -> Turn {
         let of = (parent, name.to_owned());
-        let order = Arc::clone(lock(&self.0).entry(of.clone()).or_default());
+        let mut all = lock(&self.0);
+        let (order, users) = all.entry(of.clone()).or_default();
+        *users += 1;
+        let order = Arc::clone(order);
+        drop(all);
         let number = order.last.fetch_add(1, Ordering::Relaxed) + 1;
         Turn { turns: Self(Arc::clone(&self.0)), of, order, number }
     }
@@ -63,9 +70,11 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut all = lock(&self.turns.0);
-        // The table's own, and this one.
-        if Arc::strong_count(&self.order) == 2 {
-            all.remove(&self.of);
+        if let Some((_, users)) = all.get_mut(&self.of) {
+            *users -= 1;
+            if *users == 0 {
+                all.remove(&self.of);
+            }
         }
     }
 }

@@ -37,25 +37,32 @@ pub(super) const DERIVING_MAX: u64 = 4;
 /// The usual stack of the threads of C programs.
 const STACK_LEN: usize = 8 << 20;
 
+/// Held by whoever uses the library.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// Fails if so many threads cannot be created now. `libargon2` does not expect that of the second:
-/// it frees what the first one still uses.
+/// it frees what the first one still uses. It creates none for one.
 pub(super) fn check_threads(count: u64) -> io::Result<()> {
+    if count < 2 {
+        return Ok(());
+    }
+    // Otherwise these would be missing to somebody else's.
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let hold = Mutex::new(());
     let held = hold.lock().unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
-        let create = |_| {
-            let wait = || drop(hold.lock());
-            thread::Builder::new().stack_size(STACK_LEN).spawn_scoped(scope, wait).map(drop)
-        };
-        let created = (0..count).try_for_each(create);
+        let wait = || drop(hold.lock());
+        let create = |_| thread::Builder::new().stack_size(STACK_LEN).spawn_scoped(scope, wait);
+        let (created, refused): (Vec<_>, Vec<_>) = (0..count).map(create).partition(Result::is_ok);
         drop(held);
-        created
+        // They are gone only when they have been joined.
+        created.into_iter().flatten().for_each(|thread| _ = thread.join());
+        refused.into_iter().next().map_or(Ok(()), |refused| refused.map(drop))
     })
 }
 
 /// Runs `call` with the library to itself.
 pub(super) fn with<T>(call: impl FnOnce() -> Result<T, LibcryptErr>) -> Result<T, Failed> {
-    static ALONE: Mutex<()> = Mutex::new(());
     static LOG: Once = Once::new();
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     LOG.call_once(|| set_log_callback::<()>(Some(keep_message_c), None));
