@@ -6,8 +6,8 @@
 //!   nor a crash leaves anything behind but for the moment between two system calls.
 //! * `REPLACE-3` The directory is opened once. All names are found in it, even if it is renamed or
 //!   the process works somewhere else by then.
-//! * `REPLACE-4` Until the contents are written, only the owner can open the new file. Then it gets
-//!   the permissions of the old one, or fewer.
+//! * `REPLACE-4` If there is an old file, only the owner can open the new one until it is written.
+//!   Then it gets the permissions of the old one, or fewer.
 //! * `REPLACE-5` Of several replacements of a file by one engine the one that was asked for last
 //!   wins: an earlier one that is late does not rename its file, but waits until the directory is
 //!   durable, and with it the later one.
@@ -243,13 +243,13 @@ impl Draft {
                 .filter(|name| path.as_os_str().as_bytes().ends_with(name.as_bytes()));
             let name = name.ok_or_else(|| no_file("it names no file"))?.to_owned();
             let parent = parent(path)?;
+            let turn = turns.take(FileId::of(&parent)?, &name);
             let old = Old::of(&parent, path, &name)?;
             let mode = if old.is_some() { PRIVATE } else { NEW };
             let (file, called) = match nameless(&parent, mode)? {
                 Some(file) => (file, None),
                 None => named(&parent, mode).map(|(file, name)| (file, Some(name)))?,
             };
-            let turn = turns.take(FileId::of(&parent)?, &name);
             let path = path.to_owned();
             Ok(Self { path, parent, name, file: file.into(), old, turn, called })
         };
