@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) auto: Watched,
     /// Stalls that the watchdog has found.
     pub(crate) stalls: AtomicU64,
+    /// How often the kernel has not allowed a thread to be pinned.
+    pub(crate) pins_refused: AtomicU64,
     /// Items that did not run.
     pub(crate) cancelled: AtomicU64,
     /// Rotates among the CPUs of a node.
@@ -153,6 +155,7 @@ impl Shared {
             flushing: Watched::new(|state| &state.flush_is_watched),
             auto: Watched::new(|state| &state.auto_is_watched),
             stalls: AtomicU64::new(0),
+            pins_refused: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
             node_turn: AtomicU32::new(0),
             frozen: AtomicBool::new(false),
@@ -265,8 +268,12 @@ impl Shared {
             return;
         }
         // Refused if the CPU has just gone offline or out of the cpuset: then the kernel places us.
-        if pin_to(&CpuSet::of(cpu)).is_err() {
+        if let Err(error) = pin_to(&CpuSet::of(cpu)) {
             member.pinned_to.store(NOWHERE, Ordering::Relaxed);
+            // A sandbox may allow none.
+            if error.kind() == io::ErrorKind::PermissionDenied {
+                self.pins_refused.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 

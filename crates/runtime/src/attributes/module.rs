@@ -13,12 +13,13 @@ use crate::clock::nanoseconds;
 use crate::shared::Shared;
 
 /// The attributes of `module`, and whether they can be set.
-const MODULE: [(&str, bool); 9] = [
+const MODULE: [(&str, bool); 10] = [
     ("cpu_intensive_thresh_us", true),
     ("cpumask", false),
     ("decisions", false),
     ("default_affinity_scope", true),
     ("features", true),
+    ("pins_refused", false),
     ("record_decisions", true),
     ("stalls", false),
     ("threads_refused", false),
@@ -67,6 +68,7 @@ fn module(shared: &Shared, name: &str) -> Option<String> {
     let number = match name {
         "cpu_intensive_thresh_us" => settings.cpu_intensive_ns.load(Ordering::Relaxed) / 1000,
         "watchdog_thresh" => return Some(seconds(settings.watchdog_ns.load(Ordering::Relaxed))),
+        "pins_refused" => shared.pins_refused.load(Ordering::Relaxed),
         "stalls" => shared.stalls.load(Ordering::Relaxed),
         "threads_refused" => shared.crew.refused.load(Ordering::Relaxed),
         "cpumask" => return Some(shared.dispatch.active().to_string()),
