@@ -5,7 +5,6 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
-use std::thread;
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use signal_hook::consts::SIGQUIT;
@@ -13,7 +12,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use zeroize::Zeroizing;
 
-use crate::stop::ending_signals;
+use crate::stop::{beside, ending_signals};
 
 /// The longest line that a terminal hands over, with its end.
 const LINE_MAX: usize = 4096;
@@ -88,9 +87,7 @@ fn watch_signals() -> io::Result<()> {
     let mut outcome = Ok(());
     WATCHED.call_once(|| {
         let all = ending_signals().into_iter().chain([SIGQUIT]);
-        let named = thread::Builder::new().name("signals".to_owned());
-        let watch = |signals| named.spawn(|| end_by(signals)).map(drop);
-        outcome = Signals::new(all).and_then(watch);
+        outcome = Signals::new(all).and_then(|signals| beside(|| end_by(signals)));
     });
     outcome
 }

@@ -30,7 +30,7 @@ use crate::opening::Opening;
 use crate::passphrase::{self, Passphrase};
 use crate::process::{allow_files, forbid_core_dumps, outlive_file_limits};
 use crate::prompt;
-use crate::stop::{ending_signals, stop_then_end};
+use crate::stop::{self, ending_signals, stop_then_end};
 use crate::systemd::tell_systemd;
 use crate::try_load;
 use crate::volumes::{self, NewVolumeArgs};
@@ -263,9 +263,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let on_signal = handle.clone();
     let stopped = Arc::new(AtomicBool::new(false));
     let noted = Arc::clone(&stopped);
-    let named = thread::Builder::new().name("signals".to_owned());
     let watch = move || stop_on_signal(signals, &on_signal, &noted);
-    named.spawn(watch).context("cannot create a thread that waits for signals")?;
+    stop::beside(watch).context("cannot create a thread that waits for signals")?;
 
     if args.try_it {
         let (name, at) = (export_name(&images[0]), endpoint.clone());

@@ -34,6 +34,11 @@ pub(crate) fn stop_then_end(mut signals: Signals, stop: impl Fn(), before_end: i
     }
 }
 
+/// Runs what waits for signals, on a thread of its own.
+pub(crate) fn beside(wait: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop)
+}
+
 /// The signals at which a program ends in good order. This includes the closing of its terminal,
 /// since there may be much that only this program has.
 pub(crate) fn ending_signals() -> Vec<i32> {
@@ -68,7 +73,7 @@ impl Stop {
             // time.
             stop_then_end(signals, || drop((&signal).write_all(&[0])), || {});
         };
-        thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
+        beside(wait)?;
         Ok(Self { signalled })
     }
 

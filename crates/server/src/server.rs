@@ -36,6 +36,9 @@ const FLUSHES_MAX: u32 = 256;
 /// How long accepting pauses when the process is out of files or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// How long a server that cannot end because a disk is full waits before it tries again.
+const SPACE_PAUSE: Duration = Duration::from_secs(1);
+
 /// A device under the name that clients ask for.
 pub struct ServedExport {
     /// The name.
@@ -150,14 +153,6 @@ pub struct ServerHandle {
     draining: Arc<AtomicBool>,
     pool: Arc<Pool>,
 }
-
-fn is_hang_up(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset};
-    matches!(error.kind(), BrokenPipe | ConnectionReset)
-}
-
-/// How long a server that cannot end because a disk is full waits before it tries again.
-const SPACE_PAUSE: Duration = Duration::from_secs(1);
 
 impl Server {
     /// Listens on `endpoint`. Clients can connect from now on; they are served by [`Server::run`].
@@ -289,19 +284,8 @@ impl Server {
             self.hang_up_on_the_waiting();
             failed = self.shared.flush_all();
         }
-        let mut tries = 0;
-        while self.waits_for_space && failed.iter().any(|(_, error)| error.is_full()) {
-            if tries < 2 || tries % 60 == 0 {
-                for (export, error) in &failed {
-                    tracing::error!(export, %error, "the last flush failed");
-                }
-                let what = "no space for what has been written: make room (or raise the quota, or the \
-                    limit on files), and this server ends; if it is ended at once, that is lost";
-                tracing::error!("{what}");
-            }
-            tries += 1;
-            thread::sleep(SPACE_PAUSE);
-            failed = self.shared.flush_all();
+        if self.waits_for_space {
+            failed = self.shared.wait_for_space(failed);
         }
         // Only now: if this program is ended before, the next one finds the name.
         if failed.is_empty() {
@@ -367,6 +351,11 @@ impl ServerHandle {
     }
 }
 
+fn is_hang_up(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset};
+    matches!(error.kind(), BrokenPipe | ConnectionReset)
+}
+
 /// Hangs up and unregisters a connection, even if its thread panics: nothing else would end the
 /// wait for a client that takes no replies.
 struct Registered<'a> {
@@ -382,10 +371,33 @@ impl Drop for Registered<'_> {
     }
 }
 
+/// The names of exports whose last flush failed, with the reason.
+type Failed = Vec<(String, homing_volume::BlockError)>;
+
 impl Shared {
+    /// Flushes again and again until no flush fails for want of space. Returns those that fail for
+    /// another reason.
+    fn wait_for_space(&self, mut failed: Failed) -> Failed {
+        let mut tries = 0;
+        while failed.iter().any(|(_, error)| error.is_full()) {
+            if tries < 2 || tries % 60 == 0 {
+                for (export, error) in &failed {
+                    tracing::error!(export, %error, "the last flush failed");
+                }
+                let what = "no space for what has been written: make room (or raise the quota, or the \
+                    limit on files), and this server ends; if it is ended at once, that is lost";
+                tracing::error!("{what}");
+            }
+            tries += 1;
+            thread::sleep(SPACE_PAUSE);
+            failed = self.flush_all();
+        }
+        failed
+    }
+
     /// Makes every device durable, all at the same time, so that a disk that hangs delays no other.
     /// Returns the names of the exports where that failed, and why.
-    fn flush_all(&self) -> Vec<(String, homing_volume::BlockError)> {
+    fn flush_all(&self) -> Failed {
         let exports = self.told.iter().zip(&self.devices).filter(|(export, _)| !export.read_only);
         thread::scope(|scope| {
             let flushes = exports.map(|(export, device)| {

@@ -6,7 +6,6 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -25,7 +24,7 @@ use signal_hook::iterator::Signals;
 
 use super::once;
 use super::{compare, experiment_tables, fsync};
-use crate::stop::{ending_signals, stop_then_end};
+use crate::stop::{self, ending_signals, stop_then_end};
 use crate::{output, written};
 
 /// How many runs are done at a time at most: each takes memory before the first one begins.
@@ -452,8 +451,7 @@ pub(super) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let signals = Signals::new(ending_signals()).context("cannot handle Ctrl-C")?;
     let stopped = Arc::clone(&stop);
     let wait = move || stop_then_end(signals, || stopped.store(true, Ordering::SeqCst), || {});
-    let named = thread::Builder::new().name("signals".to_owned());
-    named.spawn(wait).context("cannot handle Ctrl-C")?;
+    stop::beside(wait).context("cannot handle Ctrl-C")?;
     Ok(stop)
 }
 

@@ -64,17 +64,16 @@ pub(super) fn open(
     options: &LogOptions,
     given_up: Option<Sequence>,
 ) -> Result<Opened, LogError> {
-    let LogOptions { create, create_new, .. } = *options;
-    let folder = Folder::open(system, path, create || create_new)?;
+    let may_make = options.create || options.create_new;
+    let folder = Folder::open(system, path, may_make)?;
     let segments = folder.segments()?;
-    if segments.is_empty() {
-        return if create || create_new {
-            self::create(system, folder)
-        } else {
-            Err(LogError::NotFound { path: path.to_owned() })
-        };
+    if segments.is_empty() && may_make {
+        return create(system, folder);
     }
-    if create_new {
+    if segments.is_empty() {
+        return Err(LogError::NotFound { path: path.to_owned() });
+    }
+    if options.create_new {
         return Err(LogError::Exists { path: path.to_owned() });
     }
     match whole(&folder, segments.clone()) {

@@ -12,6 +12,8 @@ use homing_durable::{Durable, Log, Record as LogRecord, System};
 use homing_faultdisk::{Disk, Filesystem, Image, Random, Record, Volume};
 use homing_runtime::Runtime;
 
+use crate::after_cuts;
+
 /// Short segments, so that many begin and go.
 const SEGMENT: u64 = 64 << 10;
 const COMMITTERS: u64 = 3;
@@ -147,25 +149,10 @@ pub(crate) fn losses(
 ) -> Vec<String> {
     let mut random = Random::new(seed);
     let (record, promises) = run(filesystem, system).unwrap();
-    let told = promises.moments();
-    let mut moment = || match random.below(2) {
-        0 => told[random.below(told.len())],
-        _ => random.below(record.events.len() + 1),
-    };
-    let mut moments: Vec<usize> = (0..cuts).map(|_| moment()).collect();
-    moments.sort_unstable();
-    let mut cut = record.cuts();
-    let mut after = |moment| {
-        cut.move_to(moment);
-        let disk = Arc::new(Disk::new(cut.image(&mut random), Duration::ZERO));
-        let verified = match Volume::open(&disk, filesystem, "") {
-            Ok(volume) => promises.verify(&volume.path().join("log"), moment),
-            Err(error) => Err(format!("it cannot be mounted: {error}")),
-        };
-        let all = record.events.len();
-        verified.err().map(|lost| format!("cut at {moment} of {all}: {lost}"))
-    };
-    let lost: Vec<String> = moments.into_iter().filter_map(&mut after).collect();
+    let told: Vec<usize> = promises.moments();
+    let lost = after_cuts((&record, &told), filesystem, cuts, &mut random, |root, moment| {
+        promises.verify(&root.join("log"), moment)
+    });
     eprintln!(
         "{}: {cuts} cuts of a log of {} records that was cut off {} times, {} with a loss",
         filesystem.name(),

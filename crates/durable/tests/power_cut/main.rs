@@ -16,6 +16,7 @@ mod wrong;
 
 use std::fs::File;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -131,6 +132,35 @@ fn cut(setting: &Setting, run: &Run, cuts: usize, random: &mut Random) -> Vec<Op
         })
     };
     moments.into_iter().map(after).collect()
+}
+
+/// Cuts the power this many times, half of them at moments when something was told, and calls
+/// `verify` with the root of the filesystem and the moment. Returns what that has found wrong.
+fn after_cuts(
+    (record, told): (&Record, &[usize]),
+    filesystem: Filesystem,
+    cuts: usize,
+    random: &mut Random,
+    verify: impl Fn(&Path, usize) -> Result<(), String>,
+) -> Vec<String> {
+    let mut moment = || match random.below(2) {
+        0 => told[random.below(told.len())],
+        _ => random.below(record.events.len() + 1),
+    };
+    let mut moments: Vec<usize> = (0..cuts).map(|_| moment()).collect();
+    moments.sort_unstable();
+    let mut cut = record.cuts();
+    let mut after = |moment| {
+        cut.move_to(moment);
+        let disk = Arc::new(Disk::new(cut.image(random), Duration::ZERO));
+        let verified = match Volume::open(&disk, filesystem, "") {
+            Ok(volume) => verify(&volume.path(), moment),
+            Err(error) => Err(format!("it cannot be mounted: {error}")),
+        };
+        let all = record.events.len();
+        verified.err().map(|lost| format!("cut at {moment} of {all}: {lost}"))
+    };
+    moments.into_iter().filter_map(&mut after).collect()
 }
 
 /// Runs and cuts until there were enough cuts, with another setting each time. Returns what was

@@ -10,6 +10,8 @@ use homing_durable::{Durable, System};
 use homing_faultdisk::{Disk, Filesystem, Image, Random, Record, Volume};
 use homing_runtime::Runtime;
 
+use crate::after_cuts;
+
 /// Two of those who replace have a file for themselves, the others share one.
 const FILES: [&str; 4] = ["one", "two", "shared", "shared"];
 const ROUNDS: usize = 40;
@@ -102,24 +104,10 @@ pub(crate) fn losses(
 ) -> Vec<String> {
     let mut random = Random::new(seed);
     let (record, promises) = run(filesystem, system).unwrap();
-    let mut moment = || match random.below(2) {
-        0 => promises[random.below(promises.len())].moment,
-        _ => random.below(record.events.len() + 1),
-    };
-    let mut moments: Vec<usize> = (0..cuts).map(|_| moment()).collect();
-    moments.sort_unstable();
-    let mut cut = record.cuts();
-    let mut after = |moment| {
-        cut.move_to(moment);
-        let disk = Arc::new(Disk::new(cut.image(&mut random), Duration::ZERO));
-        let verified = match Volume::open(&disk, filesystem, "") {
-            Ok(volume) => verify(&volume.path(), &promises, moment),
-            Err(error) => Err(format!("it cannot be mounted: {error}")),
-        };
-        let all = record.events.len();
-        verified.err().map(|lost| format!("cut at {moment} of {all}: {lost}"))
-    };
-    let lost: Vec<String> = moments.into_iter().filter_map(&mut after).collect();
+    let told: Vec<usize> = promises.iter().map(|promise| promise.moment).collect();
+    let lost = after_cuts((&record, &told), filesystem, cuts, &mut random, |root, moment| {
+        verify(root, &promises, moment)
+    });
     eprintln!(
         "{}: {cuts} cuts of files that were replaced {} times, {} with a loss",
         filesystem.name(),

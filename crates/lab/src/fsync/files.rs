@@ -64,9 +64,7 @@ impl Files {
         paths.iter().try_for_each(fs::remove_file)?;
         settle(self.path())
     }
-}
 
-impl Files {
     /// Removes the folder with all its files, as dropping it does.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ pub(super) enum Engine {
 pub(super) enum Ended {
     /// It was told to stop.
     Stopped,
-    /// What was done, and why it failed.
+    /// What was done, and why it failed. It is reported with the folder, other errors as they are.
     Io(&'static str, io::Error),
     Failed(FsyncError),
 }
@@ -38,19 +38,13 @@ impl<E: Into<FsyncError>> From<E> for Ended {
     }
 }
 
-/// Errors of other types are reported as they are; these are reported with what was done, and with
-/// their folder.
-pub(super) fn failed(action: &'static str, error: io::Error) -> Ended {
-    Ended::Io(action, error)
-}
-
 impl Engine {
     pub(super) fn of(strategy: Strategy) -> Result<Self, Ended> {
         Ok(match strategy {
             Strategy::Serial | Strategy::Syncfs => Self::Own,
             Strategy::Threads => {
                 let pool = Pool::new(Strategy::THREADS);
-                Self::Threads(pool.map_err(|error| failed("creating threads", error))?)
+                Self::Threads(pool.map_err(|error| Ended::Io("creating threads", error))?)
             }
             Strategy::Homing | Strategy::HomingMany => {
                 let runtime = Runtime::new()?;
@@ -95,7 +89,7 @@ impl Engine {
                 let Some(first) = share.first() else { return Ok(Vec::new()) };
                 let asked = Instant::now();
                 let synced = rustix::fs::syncfs(open(first)?);
-                synced.map_err(|errno| failed("syncfs", errno.into()))?;
+                synced.map_err(|errno| Ended::Io("syncfs", errno.into()))?;
                 Ok(vec![asked.elapsed(); share.len()])
             }
             (Self::Own, _) => share.iter().map(|path| one_after_the_other(path, stop)).collect(),
@@ -114,9 +108,9 @@ fn one_after_the_other(path: &Path, stop: &AtomicBool) -> Result<Duration, Ended
 }
 
 fn open(path: impl AsRef<Path>) -> Result<Arc<File>, Ended> {
-    File::open(path).map(Arc::new).map_err(|error| failed("opening files", error))
+    File::open(path).map(Arc::new).map_err(|error| Ended::Io("opening files", error))
 }
 
 fn syncing(error: io::Error) -> Ended {
-    failed("fsync of files", error)
+    Ended::Io("fsync of files", error)
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::device::{Counts, Device};
 use super::error::FsyncError;
 use super::files::Files;
-use super::issue::{Ended, Engine, failed};
+use super::issue::{Ended, Engine};
 use super::rows::Report;
 use super::setup::Setup;
 use super::strategy::Strategy;
@@ -75,7 +75,7 @@ impl Setup {
         issuers: usize,
         stop: &AtomicBool,
     ) -> Result<Outcome, Ended> {
-        let make = |error| failed("making files", error);
+        let make = |error| Ended::Io("making files", error);
         let files = Files::new(&self.dir, self.size).map_err(make)?;
         let paths = (0..self.files).map(|number| {
             if stop.load(Ordering::Relaxed) {
@@ -102,7 +102,7 @@ impl Setup {
             let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join();
             Ok(threads?.into_iter().map(join).collect::<Vec<_>>())
         });
-        let ended = ended.map_err(|error| failed("creating a thread for each issuer", error))?;
+        let ended = ended.map_err(|error| Ended::Io("creating a thread for each issuer", error))?;
         let (seconds, cpu) = (began.elapsed().as_secs_f64(), cpu_time().saturating_sub(cpu));
         let after = counts();
 
@@ -113,7 +113,7 @@ impl Setup {
         }
         assert_eq!(latencies.len(), paths.len(), "each file is synced once");
         latencies.sort_by(f64::total_cmp);
-        files.close().map_err(|error| failed("removing the files", error))?;
+        files.close().map_err(|error| Ended::Io("removing the files", error))?;
         let device = after.zip(before).map(|(after, before)| after.since(before));
         Ok(Outcome {
             round,
