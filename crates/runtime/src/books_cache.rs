@@ -21,11 +21,9 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Whether its items leave their CPU to others while they run: the kernel's per-CPU
-    /// workqueues with `WQ_CPU_INTENSIVE`.
+    /// Whether its items leave their CPU to others while they run.
     pub(crate) fn lends(&self) -> bool {
-        let kinds = self.state.as_ref().map(|state| state.kinds);
-        kinds.is_some_and(|kinds| kinds.per_cpu && kinds.cpu_intensive)
+        self.state.as_ref().is_some_and(|state| state.kinds.lends())
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use crate::blocking::blocking;
 use crate::flush::Wait;
 use crate::handle::{block_on, block_on_until};
 use crate::local;
@@ -12,7 +13,6 @@ use crate::rescuer::Rescuer;
 use crate::runtime::Runtime;
 use crate::state::Mode;
 use crate::sync::Ordering;
-use crate::worker::blocking;
 use crate::workqueue::Workqueue;
 use crate::workqueue_builder::WorkqueueError;
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
+use crate::blocking::blocking;
 use crate::clock::now_ns;
 use crate::futures::{Outcome, Task};
 use crate::help::Waits;
@@ -13,7 +14,6 @@ use crate::item::{JoinError, Joined, drop_quietly, is_polled_here, quietly};
 use crate::local::{self, Nested};
 use crate::state::Mode;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock, thread};
-use crate::worker::blocking;
 
 /// A thread that has used so many eighths of its stack lets others run what it waits for.
 const STACK_EIGHTHS_MAX: usize = 4;
@@ -237,7 +237,9 @@ impl<T: Send> JoinHandle<T> {
             return;
         }
         let own = Nested::Item(workqueue.number, joined.place());
-        let (_, left) = local::nest(own, || joined.run_here(&*known.books));
+        let run = || joined.run_here(&*known.books);
+        let (_, left) =
+            local::nest(own, || if workqueue.kinds.lends() { blocking(run) } else { run() });
         // A worker that came to the item meanwhile has left its end to us. If none did, the worker
         // that comes to what is left of it in the queue notes its end.
         if let Some((item, local)) = left.zip(local::current()) {

@@ -19,7 +19,8 @@
 //!
 //! * `README.md` next to this folder: how no wake-up is lost;
 //! * the protocol: `item`, `home_queue`, `lanes`, `pools`, `cpu_bits`, `dispatch`;
-//! * the threads: `affinity`, `local`, `sleeper`, `slot`, `crew`, `worker`, `strays`;
+//! * the threads: `affinity`, `local`, `sleeper`, `slot`, `crew`, `worker`, `blocking`,
+//!   `strays`;
 //! * the thread that watches them: `monitor`, with `monitor_bed`, `alarm`, `next_look`, `watched`;
 //! * what users hold: `workqueue`, `handle`, `abort_on_drop`, `scope`, `futures`, `builder`,
 //!   `runtime`;
@@ -47,6 +48,8 @@ macro_rules! tracing_event {
 #[cfg(not(loom))]
 mod affinity;
 mod alarm;
+#[cfg(not(loom))]
+mod blocking;
 mod books;
 mod clock;
 mod cpu_bits;
@@ -172,6 +175,7 @@ pub use attributes::RuntimeAttributes;
 pub use {
     abort_on_drop::AbortOnDrop,
     affinity::unpinned,
+    blocking::blocking,
     books::{Counters, CpuCounters, QueueAges},
     builder::{Builder, RuntimeError},
     giving_way::{consume_budget, yield_now},
@@ -184,7 +188,6 @@ pub use {
     scope::WorkScope,
     stall::Stall,
     work::Work,
-    worker::blocking,
     workqueue::Workqueue,
     workqueue_builder::{WorkqueueBuilder, WorkqueueError},
 };

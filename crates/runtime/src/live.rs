@@ -349,7 +349,7 @@ impl Workqueue {
                     chosen.attributes.affinity.scope = default;
                 }
             };
-            state.change(change, |chosen| shared.pool_with(chosen))
+            state.change(change, |chosen| shared.pool_with(state.kinds, chosen))
         });
         changed.ok_or_else(|| WorkqueueError::TooManyPools { name: self.name().to_owned() })
     }

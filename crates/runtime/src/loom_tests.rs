@@ -49,7 +49,7 @@ fn dispatch(cpus: usize) -> Dispatch {
     let machine = Machine::from_grid(&format!("1x{cpus}x1")).unwrap();
     let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
     for affinity in [OWN_CPU, SYSTEM] {
-        assert!(dispatch.pool_with(Attributes::new(affinity), None).is_some());
+        assert!(dispatch.pool_with(Attributes::new(affinity), None, false).is_some());
     }
     for cpu in machine.online().iter() {
         assert!(dispatch.slot(cpu).assign(owner(cpu)));

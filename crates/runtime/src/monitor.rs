@@ -442,7 +442,8 @@ impl Monitor<'_> {
                     chosen.attributes.pull_cost = pull_cost;
                 };
                 // If there are too many pools, the workqueue stays as it is.
-                let _ = workqueue.change(set, |chosen| self.shared.pool_with(chosen));
+                let _ =
+                    workqueue.change(set, |chosen| self.shared.pool_with(workqueue.kinds, chosen));
             });
             if chosen {
                 self.shared.auto.add(&workqueue);

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use homing_sched::{Attributes, Layout, Level, PoolId, PoolSet, QueueId};
+use homing_sched::{Attributes, Layout, Level, Nice, PoolId, PoolSet, QueueId};
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
 use crate::home_queue::HomeQueue;
@@ -35,6 +35,7 @@ pub(crate) struct Pools {
 struct Pool {
     attributes: Attributes,
     cpumask: Option<CpuSet>,
+    blocking: bool,
     level: usize,
     queues: Box<[HomeQueue]>,
 }
@@ -76,12 +77,13 @@ impl Pools {
         layout: &Layout,
         attributes: Attributes,
         cpumask: Option<CpuSet>,
+        blocking: bool,
     ) -> Option<PoolId> {
         let growing = lock(&self.growing);
         let count = self.count();
         let is_it = |pool: &PoolId| {
             let pool = self.pool(*pool);
-            pool.attributes == attributes && pool.cpumask == cpumask
+            pool.attributes == attributes && pool.cpumask == cpumask && pool.blocking == blocking
         };
         if let Some(known) = (0..count).map(PoolId).find(is_it) {
             self.use_again(known);
@@ -92,7 +94,7 @@ impl Pools {
         let cpus = |leader: CpuId| self.cpus_of[level][leader.index()].into();
         let leaders = layout.leaders(attributes.level()).iter();
         let queues = leaders.map(|leader| HomeQueue::new(cpus(leader)));
-        let pool = Pool { attributes, cpumask, level, queues: queues.collect() };
+        let pool = Pool { attributes, cpumask, blocking, level, queues: queues.collect() };
         if *growing {
             pool.queues.iter().for_each(|queue| drop(queue.close()));
         }
@@ -153,8 +155,17 @@ impl Pools {
         self.pool(pool).attributes
     }
 
+    pub(crate) fn nice(&self, pool: PoolId) -> Nice {
+        self.attributes(pool).nice
+    }
+
     pub(crate) fn cpumask(&self, pool: PoolId) -> Option<&CpuSet> {
         self.pool(pool).cpumask.as_ref()
+    }
+
+    /// Whether its items block.
+    pub(crate) fn is_blocking(&self, pool: PoolId) -> bool {
+        self.pool(pool).blocking
     }
 
     pub(crate) fn queue(&self, queue: QueueId) -> &HomeQueue {

@@ -9,7 +9,7 @@ use homing_topology::{CpuId, Scope};
 use crate::item::{Batch, Item, Unrun, lone};
 use crate::local;
 use crate::shared::Shared;
-use crate::state::{Chosen, Mode, WorkqueueState};
+use crate::state::{Chosen, Kinds, Mode, WorkqueueState};
 use crate::workqueue_builder::WorkqueueError;
 
 /// Where an item comes from.
@@ -256,18 +256,18 @@ impl Shared {
         let can = |state: &WorkqueueState| {
             let mut chosen = state.chosen();
             set(&mut chosen);
-            self.pool_with(&chosen).is_some()
+            self.pool_with(state.kinds, &chosen).is_some()
         };
         let follow = |state: &WorkqueueState| {
             // Only if its owner changes something else at the same time, there is no pool for it.
-            let _ = state.change(set, |chosen| self.pool_with(chosen));
+            let _ = state.change(set, |chosen| self.pool_with(state.kinds, chosen));
         };
         let changed = self.workqueues.set_default_scope(scope, can, follow);
         changed.map_err(|name| WorkqueueError::TooManyPools { name })
     }
 
     /// The pool with the chosen attributes; `None` if there are too many pools.
-    pub(crate) fn pool_with(&self, chosen: &Chosen) -> Option<PoolId> {
-        self.dispatch.pool_with(chosen.attributes, chosen.cpumask)
+    pub(crate) fn pool_with(&self, kinds: Kinds, chosen: &Chosen) -> Option<PoolId> {
+        self.dispatch.pool_with(chosen.attributes, chosen.cpumask, kinds.blocking)
     }
 }

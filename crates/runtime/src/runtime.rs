@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use homing_sched::{Facts, Features, Layout, Record};
 use homing_topology::{CpuId, CpuSet, Machine, Scope};
 
+use crate::blocking::blocking;
 use crate::books::CpuCounters;
 use crate::builder::{Builder, RuntimeError};
 use crate::clock::nanoseconds;
@@ -19,7 +20,6 @@ use crate::local;
 use crate::scope::WorkScope;
 use crate::shared::Shared;
 use crate::sync::{self, thread};
-use crate::worker::blocking;
 use crate::workqueue::Workqueue;
 use crate::workqueue_builder::{WorkqueueBuilder, WorkqueueError};
 

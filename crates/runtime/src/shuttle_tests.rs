@@ -96,6 +96,28 @@ fn an_item_that_blocks_lets_the_next_one_run() {
     });
 }
 
+/// Whoever comes back, and whoever has the CPU meanwhile.
+#[test]
+fn items_of_a_blocking_workqueue_run_once_and_others_beside_them() {
+    check(|| {
+        let runtime = runtime("1x1x1");
+        let blocks = runtime.workqueue("blocks").blocking().build().unwrap();
+        let ran = Arc::new(AtomicUsize::new(0));
+        for item in 0..4 {
+            let ran = Arc::clone(&ran);
+            let run = move || {
+                thread::yield_now();
+                ran.fetch_add(1, Ordering::SeqCst);
+            };
+            if item % 2 == 0 { blocks.execute(run) } else { runtime.events().execute(run) }
+        }
+        let last = blocks.queue(|| thread::yield_now());
+        last.join().unwrap();
+        drop(runtime);
+        assert_eq!(ran.load(Ordering::SeqCst), 4);
+    });
+}
+
 #[test]
 fn aborting_and_shutting_down_race_with_running_and_nothing_hangs() {
     check(|| {

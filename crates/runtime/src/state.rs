@@ -29,6 +29,14 @@ pub(crate) struct Kinds {
     pub(crate) freezable: bool,
     pub(crate) mem_reclaim: bool,
     pub(crate) cpu_intensive: bool,
+    pub(crate) blocking: bool,
+}
+
+impl Kinds {
+    /// Whether its items leave their CPU to others while they run.
+    pub(crate) fn lends(self) -> bool {
+        self.blocking || self.per_cpu && self.cpu_intensive
+    }
 }
 
 /// The attributes, as they were chosen.

@@ -1,21 +1,21 @@
 //! A thread that works for a CPU. It takes batches of items, runs them, and parks when there are
-//! none. Also what such a thread does when an item blocks.
+//! none.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use homing_sched::{Idle, Nice, PoolId, QueueId, Reach, Search, Shares};
+use homing_sched::{Idle, QueueId, Reach, Search, Shares};
 use homing_topology::CpuId;
 
 use crate::affinity::{MOVED, STRAY};
+use crate::blocking::blocking;
 use crate::books_cache::BooksCache;
 use crate::clock::now_ns;
-use crate::cpu_shares::UnderWay;
 use crate::crew::{Member, Orders};
 use crate::dispatch::{Announced, Taken};
 use crate::item::{Books, Item, Ran};
-use crate::laps::{Laps, Moment, OnCpu};
+use crate::laps::{Laps, OnCpu};
 use crate::local::{self, Nested};
 use crate::shared::Shared;
 use crate::slot::Slot;
@@ -52,10 +52,6 @@ pub(crate) fn main(shared: &Arc<Shared>, member: &Arc<Member>, assigned: Option<
     local::leave();
     shared.workqueues.close_books_of(&member.writer);
     shared.crew.leave(shared, member);
-}
-
-fn nice_of(shared: &Shared, pool: PoolId) -> Nice {
-    shared.dispatch.pools.attributes(pool).nice
 }
 
 struct Worker<'a> {
@@ -99,7 +95,7 @@ impl<'a> Worker<'a> {
         let now_ns = now_ns();
         let books = BooksCache::default();
         let slot = shared.dispatch.slot(cpu);
-        let (shares, comer) = slot.shares.come(|pool| nice_of(shared, pool));
+        let (shares, comer) = slot.shares.come(|pool| shared.dispatch.pools.nice(pool));
         let (idle, search) = (slot.called(now_ns), Search::UNKNOWN);
         let (turn, slept_ns) = (0, now_ns);
         let on_cpu = OnCpu::default();
@@ -124,6 +120,7 @@ impl<'a> Worker<'a> {
     fn serve(mut self) {
         let shared = self.shared;
         let slot = self.arrive();
+        let mut last = None;
         while slot.is_owned_by(self.me.id) {
             if shared.is_stopping_now() || !shared.dispatch.is_active(self.cpu) {
                 self.give_up();
@@ -142,6 +139,7 @@ impl<'a> Worker<'a> {
                     if self.search.takes() {
                         shared.dispatch.hand_on(&**shared, self.cpu);
                     }
+                    last = (taken.reach == Reach::Home).then_some(taken.queue);
                     self.run(taken);
                 }
                 Err(_) if shared.is_stopping() => {
@@ -151,7 +149,29 @@ impl<'a> Worker<'a> {
                 Err(_) => self.park(),
             }
         }
+        if let Some(queue) = last.filter(|queue| shared.dispatch.pools.is_blocking(queue.pool)) {
+            self.block_on(queue);
+        }
         self.me.running_since_ns.store(0, Ordering::Relaxed);
+    }
+
+    /// Runs more items of a queue whose items block, while another thread serves the CPU: as this
+    /// one waits anyway, that is cheaper than to wake a spare for each of them. Nobody relies on
+    /// it: others take these items, too, and only they are woken for them.
+    fn block_on(&mut self, queue: QueueId) {
+        let (shared, me, cpu) = (self.shared, self.me, self.cpu);
+        let (dispatch, slot) = (&shared.dispatch, shared.dispatch.slot(cpu));
+        let is_here = || ![MOVED, STRAY].contains(&me.pinned_to.load(Ordering::Relaxed));
+        // An idle CPU has been woken, or will be; a vacant slot is served by the next spare.
+        let is_free = || !slot.is_vacant() && !dispatch.is_any_idle() && dispatch.is_active(cpu);
+        while !shared.is_stopping_now()
+            && is_here()
+            && is_free()
+            && let Some(taken) = dispatch.take_one(cpu, queue)
+        {
+            self.turn = self.turn.wrapping_add(1);
+            self.run(taken);
+        }
     }
 
     /// Works until the slot is lost, nothing is left to do, or `goes_on` returns `false`; then the
@@ -188,16 +208,19 @@ impl<'a> Worker<'a> {
     /// them if an item takes long.
     fn run(&mut self, taken: Taken) {
         let Taken { batch, age, queue, reach, woken } = taken;
+        let slot = self.shared.dispatch.slot(self.cpu);
         if let Some(age) = age {
             self.books.of(self.shared, self.me, age.workqueue).books.waited(age.ns);
-            self.shared.dispatch.slot(self.cpu).books.waited(age.ns);
+            if slot.is_owned_by(self.me.id) {
+                slot.books.waited(age.ns);
+            }
         }
         let (first, rest) = batch.split_first();
         if let Some(rest) = rest {
             self.me.hand.put(rest);
             // The monitor may have given the CPU to another thread just before: it will not look
             // here.
-            if !self.shared.dispatch.slot(self.cpu).is_owned_by(self.me.id) {
+            if !slot.is_owned_by(self.me.id) {
                 self.shared.rescue(self.me, Some(self.cpu));
             }
         }
@@ -216,9 +239,13 @@ impl<'a> Worker<'a> {
         let usual_ns = dispatch.pools.queue(queue).length().mean_ns();
         let laps = Laps::begin(usual_ns, self.turn, began_ns);
         let slot = dispatch.slot(self.cpu);
-        slot.begin(began_ns);
-        slot.books.begins();
-        slot.shares.begins(queue.pool, began_ns);
+        if slot.is_owned_by(self.me.id) {
+            slot.begin(began_ns);
+            slot.books.begins();
+            slot.shares.begins(queue.pool, began_ns);
+        } else {
+            slot.books.begins_elsewhere();
+        }
         // With equal weights, a pool that is charged for what others had waits for no longer than
         // that.
         if dispatch.pools.weights_differ() {
@@ -307,7 +334,7 @@ impl<'a> Worker<'a> {
                 (self.shares, self.comer) = (slot.shares.read(), slot.shares.last_comer());
             }
             let on_cpu_ns = self.on_cpu.of_batch(&laps, busy_ns);
-            self.shares.ran(queue.pool, nice_of(self.shared, queue.pool), on_cpu_ns);
+            self.shares.ran(queue.pool, self.shared.dispatch.pools.nice(queue.pool), on_cpu_ns);
             slot.shares.note(&self.shares, queue.pool);
             slot.books.ran(reach, items, busy_ns, cpu_ns);
         } else {
@@ -445,29 +472,6 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Runs `work`, which may block, and meanwhile lets another thread use this worker's CPU.
-///
-/// On a thread that is not a worker, it only runs `work`. Items that this worker had taken go back
-/// to their queue. `work` may take any time. If another thread was needed and got the CPU, what the
-/// item does after `work` competes with that thread, until it has run for some milliseconds and
-/// another CPU is idle: then the kernel may move it there.
-///
-/// The number of threads has no bound: 3,000 items that block at the same time take 3,000 threads.
-/// Bound it by [`WorkqueueBuilder::max_active`](crate::WorkqueueBuilder::max_active).
-///
-/// ```
-/// use homing_runtime::{Runtime, blocking};
-///
-/// let runtime = Runtime::new()?;
-/// let there = runtime.queue(|| blocking(|| std::fs::exists("/")));
-/// assert!(there.join()??);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
-    let _lent = local::current().and_then(Lent::lend);
-    work()
-}
-
 /// Serves `cpu`, which has no other thread, on top of the item that this thread runs, until there
 /// is nothing to do there or `is_over` returns `true`.
 pub(crate) fn help(
@@ -488,59 +492,6 @@ pub(crate) fn help(
     me.item.store(item, Ordering::Relaxed);
     local::move_to(shared, served);
     shared.place(me, served);
-}
-
-/// A slot that its owner has offered to others; taken back at the end if nobody wanted it.
-struct Lent {
-    local: local::Local,
-    cpu: CpuId,
-    since: Moment,
-    under_way: UnderWay,
-}
-
-impl Lent {
-    fn lend(local: local::Local) -> Option<Self> {
-        let (cpu, shared, me) = (local::current_cpu(), &local.shared, &local.member);
-        let dispatch = &shared.dispatch;
-        // The monitor and rescuers work for no CPU.
-        if !local::is_worker_of(shared) || !dispatch.slot(cpu).is_owned_by(me.id) {
-            return None;
-        }
-        shared.rescue(me, Some(cpu));
-        let unsettled = me.unsettled.swap(0, Ordering::Relaxed);
-        // Items of this batch have ended, and this one may not end for long.
-        if let Some(workqueue) =
-            (unsettled != 0).then(|| shared.workqueues.find(unsettled)).flatten()
-        {
-            workqueue.settle(!0);
-        }
-        let since = Moment::now();
-        let under_way = dispatch.slot(cpu).shares.loses(since.ns);
-        if !dispatch.slot(cpu).vacate(me.id) {
-            return None;
-        }
-        me.lends.store(true, Ordering::Relaxed);
-        dispatch.offer(&**shared, cpu);
-        Some(Self { local, cpu, since, under_way })
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        let dispatch = &self.local.shared.dispatch;
-        let me = &self.local.member;
-        me.lends.store(false, Ordering::Relaxed);
-        me.away.slept_since(self.since);
-        let now_ns = now_ns();
-        me.running_since_ns.store(now_ns, Ordering::Relaxed);
-        // Fails if another thread has the slot already: then that thread keeps it.
-        let shared = &self.local.shared;
-        if dispatch.take_offer_back(&**shared, self.cpu, me.id) {
-            let shares = &dispatch.slot(self.cpu).shares;
-            shares.comes_back(self.under_way, now_ns, |pool| nice_of(shared, pool));
-            shared.somebody_works();
-        }
-    }
 }
 
 /// Bytes that begin where a cache line does.

@@ -321,6 +321,23 @@ impl WorkqueueBuilder {
         self
     }
 
+    /// For items that block: they wait for files, locks, names or other programs. Each runs as in
+    /// [`blocking`](crate::blocking), whose limits hold: the number of threads has no bound without
+    /// [`max_active`](Self::max_active). While no CPU is idle, a thread that comes back from one
+    /// begins the next without its CPU, so no thread has to be woken for each.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let files = runtime.workqueue("files").blocking().max_active(64).build()?;
+    /// let there = files.queue(|| std::fs::exists("/"));
+    /// assert!(there.join()??);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn blocking(mut self) -> Self {
+        self.kinds.blocking = true;
+        self
+    }
+
     /// The workqueue can be [frozen](Workqueue::freeze). The kernel's `WQ_FREEZABLE`.
     ///
     /// ```
@@ -397,7 +414,7 @@ impl WorkqueueBuilder {
             self.chosen.max_active = Some(1);
         }
         let gated = freezable || self.chosen.max_active.is_some();
-        let pool_with = |chosen: &Chosen| shared.pool_with(chosen);
+        let pool_with = |chosen: &Chosen| shared.pool_with(self.kinds, chosen);
         let state = shared.workqueues.add(&self.name, self.kinds, self.chosen, pool_with);
         let Some(state) = state else {
             return Err(WorkqueueError::TooManyPools { name: self.name });

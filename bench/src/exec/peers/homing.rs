@@ -67,12 +67,15 @@ impl Pool for Homing {
     }
 }
 
-/// The same, told which items block.
-pub(crate) struct HomingDeclared(Homing);
+/// The same, told which items block: they have a workqueue of their own, as tokio has threads for
+/// `spawn_blocking`.
+pub(crate) struct HomingDeclared(Homing, Workqueue);
 
 impl Pool for HomingDeclared {
     fn start(workers: usize) -> anyhow::Result<Self> {
-        Ok(Self(Homing::start(workers)?))
+        let homing = Homing::start(workers)?;
+        let blocking = homing.runtime.workqueue("blocking").blocking().build()?;
+        Ok(Self(homing, blocking))
     }
 
     fn submit(&'static self, work: impl FnOnce() + Send + 'static) {
@@ -80,6 +83,6 @@ impl Pool for HomingDeclared {
     }
 
     fn submit_blocking(&'static self, work: impl FnOnce() + Send + 'static) {
-        self.0.submit(move || homing::blocking(work));
+        self.1.execute(work);
     }
 }

@@ -46,7 +46,7 @@ pub(crate) trait Pool: Sized + Send + Sync + 'static {
 pub(crate) enum Peer {
     /// Ours.
     Homing,
-    /// Ours, told with `blocking` which items block.
+    /// Ours, with a `blocking` workqueue for items that block.
     HomingDeclared,
     /// Ours, with a handle for each item, which is let go at once.
     HomingHandle,

@@ -18,6 +18,7 @@ fn everything_that_is_listed_can_be_read_and_what_is_writable_takes_its_own_valu
         runtime.workqueue("plain").build().unwrap(),
         runtime.workqueue("percpu").per_cpu().cpu_intensive().build().unwrap(),
         runtime.workqueue("ordered").ordered().mem_reclaim().build().unwrap(),
+        runtime.workqueue("files").blocking().build().unwrap(),
         runtime.workqueue("frozen").freezable().max_active(7).highpri().build().unwrap(),
     ];
     let tree = runtime.attributes();

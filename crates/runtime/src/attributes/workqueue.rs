@@ -121,6 +121,7 @@ fn flags(state: &WorkqueueState) -> String {
         ("mem_reclaim", kinds.mem_reclaim),
         ("freezable", kinds.freezable),
         ("cpu_intensive", kinds.cpu_intensive),
+        ("blocking", kinds.blocking),
         ("highpri", state.attributes().nice == Nice::HIGHPRI),
     ];
     let set: Vec<_> = flags.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect();

@@ -1,6 +1,8 @@
 //! The facts that decisions are made from, as they are at this moment.
 
-use homing_sched::{Attributes, Facts, Features, PoolId, PoolSet, QueueId};
+use homing_sched::{
+    Attributes, Facts, Features, IssuerTime, IssuerWait, PoolId, PoolSet, QueueId, WakeDelays,
+};
 use homing_topology::{CpuId, CpuSet};
 
 use super::Dispatch;
@@ -68,6 +70,47 @@ impl Facts for Dispatch {
 
     fn item_ns(&self, queue: QueueId) -> u64 {
         self.pools.queue(queue).length().mean_ns()
+    }
+}
+
+/// What is measured, and asked for as above.
+impl Dispatch {
+    /// Notes how long the worker of `cpu` took to run after it was woken.
+    pub(crate) fn note_wake_delay(&self, cpu: CpuId, now_ns: u64) {
+        let (woken_ns, occupied) = self.slot(cpu).woken();
+        let delays = self.wake_delays().note(occupied, now_ns.saturating_sub(woken_ns));
+        self.delay_occupied_ns.store(delays.occupied_ns, Ordering::Relaxed);
+        self.delay_free_ns.store(delays.free_ns, Ordering::Relaxed);
+    }
+
+    fn wake_delays(&self) -> WakeDelays {
+        WakeDelays {
+            occupied_ns: self.delay_occupied_ns.load(Ordering::Relaxed),
+            free_ns: self.delay_free_ns.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Notes that an issuer was on a CPU for `on_cpu_ns` of the `elapsed_ns` since it was asked
+    /// last.
+    pub(crate) fn note_issuer_time(&self, elapsed_ns: u64, on_cpu_ns: u64) {
+        let waited = IssuerTime::default().note(elapsed_ns, on_cpu_ns).bits();
+        if waited != 0 {
+            self.issuer_time.fetch_or(waited, Ordering::Relaxed);
+        }
+    }
+
+    fn issuer_time(&self) -> IssuerTime {
+        IssuerTime::from_bits(self.issuer_time.load(Ordering::Relaxed))
+    }
+
+    /// Notes that an issuer was called `wait_ns` after it had begun to wait.
+    pub(crate) fn note_issuer_wait(&self, wait_ns: u64) {
+        let wait = self.issuer_wait().note(wait_ns);
+        self.issuer_wait_ns.store(wait.mean_ns(), Ordering::Relaxed);
+    }
+
+    fn issuer_wait(&self) -> IssuerWait {
+        IssuerWait::from_ns(self.issuer_wait_ns.load(Ordering::Relaxed))
     }
 }
 

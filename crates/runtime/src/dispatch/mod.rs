@@ -4,9 +4,8 @@
 mod facts;
 
 use homing_sched::{
-    Asked, Attributes, Features, Idle, IssuerTime, IssuerWait, Layout, Next, PoolId, QueueId,
-    Reach, Shares, WakeDelays, before_park, home_cpus, issuer_waits, may_serve, overdue, reach,
-    start, submit,
+    Asked, Attributes, Features, Idle, IssuerTime, Layout, Next, PoolId, QueueId, Reach, Shares,
+    before_park, home_cpus, issuer_waits, may_serve, overdue, reach, start, submit,
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
@@ -129,8 +128,9 @@ impl Dispatch {
         &self,
         attributes: Attributes,
         cpumask: Option<CpuSet>,
+        blocking: bool,
     ) -> Option<PoolId> {
-        self.pools.with(&self.layout, attributes, cpumask)
+        self.pools.with(&self.layout, attributes, cpumask, blocking)
     }
 
     /// Every queue there is.
@@ -291,6 +291,14 @@ impl Dispatch {
         }
     }
 
+    /// Takes an item of a queue at home at `cpu`, for a thread that does not serve that CPU.
+    pub(crate) fn take_one(&self, cpu: CpuId, queue: QueueId) -> Option<Taken> {
+        let own = self.place(cpu, queue.pool);
+        let rank = own.1.filter(|_| own.0 == queue);
+        let (batch, age) = self.pools.queue(queue).take_one(rank)?;
+        Some(Taken { batch, age, queue, reach: Reach::Home, woken: false })
+    }
+
     /// Takes an item that somebody may wait for and that the worker of `cpu` may run. If there is
     /// none, returns how many items it has looked at.
     pub(crate) fn take_wanted(&self, cpu: CpuId) -> Result<Taken, u64> {
@@ -338,21 +346,6 @@ impl Dispatch {
                 self.slot(cpu).rise(thread);
                 Announced::LookAgain
             }
-        }
-    }
-
-    /// Notes how long the worker of `cpu` took to run after it was woken.
-    pub(crate) fn note_wake_delay(&self, cpu: CpuId, now_ns: u64) {
-        let (woken_ns, occupied) = self.slot(cpu).woken();
-        let delays = self.wake_delays().note(occupied, now_ns.saturating_sub(woken_ns));
-        self.delay_occupied_ns.store(delays.occupied_ns, Ordering::Relaxed);
-        self.delay_free_ns.store(delays.free_ns, Ordering::Relaxed);
-    }
-
-    fn wake_delays(&self) -> WakeDelays {
-        WakeDelays {
-            occupied_ns: self.delay_occupied_ns.load(Ordering::Relaxed),
-            free_ns: self.delay_free_ns.load(Ordering::Relaxed),
         }
     }
 
@@ -454,19 +447,6 @@ impl Dispatch {
         self.looks.load(Ordering::Relaxed)
     }
 
-    /// Notes that an issuer was on a CPU for `on_cpu_ns` of the `elapsed_ns` since it was asked
-    /// last.
-    pub(crate) fn note_issuer_time(&self, elapsed_ns: u64, on_cpu_ns: u64) {
-        let waited = IssuerTime::default().note(elapsed_ns, on_cpu_ns).bits();
-        if waited != 0 {
-            self.issuer_time.fetch_or(waited, Ordering::Relaxed);
-        }
-    }
-
-    fn issuer_time(&self) -> IssuerTime {
-        IssuerTime::from_bits(self.issuer_time.load(Ordering::Relaxed))
-    }
-
     /// To be called when an issuer on `cpu` that is not a worker is about to wait: the worker of
     /// that CPU may be woken.
     pub(crate) fn issuer_waits(&self, fill: &impl Fill, cpu: CpuId) {
@@ -477,16 +457,6 @@ impl Dispatch {
             None => issuer_waits(&self.layout, self, cpu),
             Some(tape) => tape.wake(&self.layout, self, Asked::IssuerWaits(cpu)),
         });
-    }
-
-    /// Notes that an issuer was called `wait_ns` after it had begun to wait.
-    pub(crate) fn note_issuer_wait(&self, wait_ns: u64) {
-        let wait = self.issuer_wait().note(wait_ns);
-        self.issuer_wait_ns.store(wait.mean_ns(), Ordering::Relaxed);
-    }
-
-    fn issuer_wait(&self) -> IssuerWait {
-        IssuerWait::from_ns(self.issuer_wait_ns.load(Ordering::Relaxed))
     }
 
     pub(crate) fn is_occupied(&self, cpu: CpuId) -> bool {

@@ -25,7 +25,7 @@ fn dispatch_with(grid: &str, scope: Scope) -> (Dispatch, PoolId) {
     let machine = Machine::from_grid(grid).unwrap();
     let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
     let attributes = Attributes::new(Affinity { scope, strict: false });
-    let pool = dispatch.pool_with(attributes, None).unwrap();
+    let pool = dispatch.pool_with(attributes, None, false).unwrap();
     (dispatch, pool)
 }
 
@@ -160,7 +160,7 @@ fn nobody_is_sent_to_a_cpu_that_was_retired_and_what_it_was_woken_for_is_handed_
     let machine = Machine::from_grid("1x1x4x1").unwrap();
     let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
     let affinity = Affinity { scope: Scope::Cache, strict: false };
-    let pool = dispatch.pool_with(Attributes::new(affinity), None).unwrap();
+    let pool = dispatch.pool_with(Attributes::new(affinity), None, false).unwrap();
     let [home, gone, other] = [0, 1, 2].map(|number| CpuId::new(number).unwrap());
     let woken = Woken::default();
     dispatch.offer(&woken, gone);
@@ -206,8 +206,9 @@ fn a_thread_that_waits_looks_at_no_queue_that_its_cpu_may_not_serve() {
     let attributes = |strict| Attributes::new(Affinity { scope: Scope::Cache, strict });
     let cpu = |number| CpuId::new(number).unwrap();
     let first = CpuSet::of(cpu(0));
-    let pools = [(false, None, [1, 1]), (true, None, [1, 0]), (false, Some(first), [1, 0])]
-        .map(|(strict, mask, seen)| (dispatch.pool_with(attributes(strict), mask).unwrap(), seen));
+    let pools = [(false, None, [1, 1]), (true, None, [1, 0]), (false, Some(first), [1, 0])].map(
+        |(strict, mask, seen)| (dispatch.pool_with(attributes(strict), mask, false).unwrap(), seen),
+    );
     let mut seen = [0, 0];
     for (number, (pool, by)) in pools.into_iter().enumerate() {
         let item = lone(Tag::new(number as u32, 0), || ());
