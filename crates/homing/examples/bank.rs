@@ -76,7 +76,7 @@ struct OnWorkqueue(Workqueue);
 
 impl Background for OnWorkqueue {
     fn spawn(&self, job: Job) {
-        self.0.execute(|| blocking(job));
+        self.0.execute(job);
     }
 }
 
@@ -108,7 +108,7 @@ impl Bank {
             Log::options().segment_length(SEGMENT).open(&durable, folder.join("log"))?;
 
         // The cache has room for a part of the file.
-        let background = OnWorkqueue(runtime.workqueue("pages").mem_reclaim().build()?);
+        let background = OnWorkqueue(runtime.workqueue("pages").mem_reclaim().blocking().build()?);
         let cache = PageCache::builder(2 << 20).background(background).build()?;
         let backing = Accounts { file, durable, log: log.clone() };
         let accounts = cache.open(Arc::new(backing), &cache.group("accounts").build())?;
