@@ -146,8 +146,16 @@ fn unit(root: &Path) -> anyhow::Result<()> {
     run(&mut tests)?;
     // The tests that optional features add, and those of workers that park in a reactor.
     let features = ["test", "-p", "homing-runtime", "--all-features"];
-    let of_features =
-        ["executors", "blocking", "metrics", "spans", "mask", "no_descriptors", "stress"];
+    let of_features = [
+        "executors",
+        "blocking",
+        "coming_back",
+        "metrics",
+        "spans",
+        "mask",
+        "no_descriptors",
+        "stress",
+    ];
     let tests = of_features.iter().flat_map(|test| ["--test", test]);
     run(cargo(root).args(features).args(tests))?;
     run(cargo(root).arg("test").args(WITH_FEATURES).args(["--all-features", "--doc"]))
@@ -155,7 +163,8 @@ fn unit(root: &Path) -> anyhow::Result<()> {
 
 fn loom(root: &Path) -> anyhow::Result<()> {
     run(cargo(root)
-        .args(["test", "--release", "-p", "homing-runtime", "-p", "homing-rwlock", "--lib"])
+        .args(["test", "--profile", "models"])
+        .args(["-p", "homing-runtime", "-p", "homing-rwlock", "--lib"])
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", root.join("target/loom")))
 }
@@ -163,7 +172,7 @@ fn loom(root: &Path) -> anyhow::Result<()> {
 fn shuttle(root: &Path) -> anyhow::Result<()> {
     let packages = ["-p", "homing-runtime", "-p", "homing-durable", "-p", "homing-cache"];
     run(cargo(root)
-        .args(["test", "--release", "--lib", "shuttle"])
+        .args(["test", "--profile", "models", "--lib", "shuttle"])
         .args(packages)
         .env("RUSTFLAGS", "--cfg shuttle")
         .env("CARGO_TARGET_DIR", root.join("target/shuttle")))
@@ -240,10 +249,12 @@ fn cargo(root: &Path) -> Command {
 fn run(command: &mut Command) -> anyhow::Result<()> {
     let line: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
     println!("\n== cargo {}", line.join(" "));
+    let began = Instant::now();
     let status =
         command.status().with_context(|| format!("cannot run cargo {}", line.join(" ")))?;
     if !status.success() {
         bail!("cargo {} failed", line.join(" "));
     }
+    println!("== {} s", began.elapsed().as_secs());
     Ok(())
 }
