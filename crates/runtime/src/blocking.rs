@@ -16,8 +16,8 @@ use crate::local;
 /// item does after `work` competes with that thread, until it has run for some milliseconds and
 /// another CPU is idle: then the kernel may move it there.
 ///
-/// If all that a workqueue's items do is to block, make it
-/// [`blocking`](crate::WorkqueueBuilder::blocking) instead: that is cheaper where CPUs are busy.
+/// If items do little else, give them a workqueue that is
+/// [`blocking`](crate::WorkqueueBuilder::blocking): that is cheaper where CPUs are busy.
 ///
 /// The number of threads has no bound: 3,000 items that block at the same time take 3,000 threads.
 /// Bound it by [`WorkqueueBuilder::max_active`](crate::WorkqueueBuilder::max_active).

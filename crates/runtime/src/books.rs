@@ -383,11 +383,6 @@ impl CpuBooks {
         self.running.store(1, Ordering::Relaxed);
     }
 
-    /// [`CpuBooks::begins`] for a thread that does not serve the CPU.
-    pub(crate) fn begins_elsewhere(&self) {
-        self.started_elsewhere.fetch_add(1, Ordering::Relaxed);
-    }
-
     pub(crate) fn ran(&self, reach: Reach, items: u32, busy_ns: u64, cpu_time_ns: u64) {
         add(&self.started, u64::from(items) - 1);
         add(&self.items, items.into());

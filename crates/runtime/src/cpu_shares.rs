@@ -1,7 +1,7 @@
 //! How much of a CPU each pool has had, kept at the CPU: the threads that work for it change, above
 //! all if items block, and each goes on from where the last one was.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use homing_sched::{Nice, PoolId, Shares};
 
@@ -20,6 +20,10 @@ pub(crate) struct CpuShares {
     began_ns: AtomicU64,
     /// When a batch last lost the CPU. Nobody may come for long after that.
     lost_ns: AtomicU64,
+    /// By pool, written by any thread: the CPU time of batches that ended after they had lost the
+    /// CPU, until it is counted. And whether there is any.
+    elsewhere_ns: Box<[AtomicU64]>,
+    any_elsewhere: AtomicBool,
 }
 
 /// The batch under way, as it was when its thread lent the CPU.
@@ -39,6 +43,8 @@ impl CpuShares {
             pool: AtomicU32::new(0),
             began_ns: AtomicU64::new(0),
             lost_ns: AtomicU64::new(0),
+            elsewhere_ns: (0..=u8::MAX).map(|_| AtomicU64::new(0)).collect(),
+            any_elsewhere: AtomicBool::new(false),
         }
     }
 
@@ -87,6 +93,35 @@ impl CpuShares {
             let _ = self.come(nice);
             self.began_ns.store(now_ns, Ordering::Relaxed);
             self.pool.store(under_way.pool, Ordering::Relaxed);
+        }
+    }
+
+    /// A batch of the pool has ended after it had lost the CPU, and took so much CPU time. What it
+    /// had before that counts twice, which mostly is little.
+    pub(crate) fn ran_elsewhere(&self, pool: PoolId, cpu_ns: u64) {
+        self.elsewhere_ns[usize::from(pool.0)].fetch_add(cpu_ns, Ordering::Relaxed);
+        self.any_elsewhere.store(true, Ordering::Release);
+    }
+
+    /// Counts such time among what the pools have had. For the thread that works for the CPU, while
+    /// no batch is under way.
+    pub(crate) fn count_elsewhere(
+        &self,
+        shares: &mut Shares,
+        pools: impl Iterator<Item = PoolId>,
+        nice: impl Fn(PoolId) -> Nice,
+    ) {
+        if !self.any_elsewhere.load(Ordering::Relaxed)
+            || !self.any_elsewhere.swap(false, Ordering::Acquire)
+        {
+            return;
+        }
+        for pool in pools {
+            let ns = &self.elsewhere_ns[usize::from(pool.0)];
+            if ns.load(Ordering::Relaxed) > 0 {
+                shares.ran(pool, nice(pool), ns.swap(0, Ordering::Relaxed));
+                self.note(shares, pool);
+            }
         }
     }
 

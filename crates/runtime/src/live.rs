@@ -1,8 +1,9 @@
 //! What can be changed of a workqueue while it is in use. Each change is for items queued from then
 //! on. Items already queued stay where they are and are served from there; none is lost or delayed.
 //!
-//! After 255 combinations of scope, pull cost, strictness, nice, localization and mask in a
-//! runtime's life, changes to new ones are refused ([`WorkqueueError::TooManyPools`]).
+//! After 255 combinations of scope, pull cost, strictness, nice, localization, mask and whether
+//! items block in a runtime's life, changes to new ones are refused
+//! ([`WorkqueueError::TooManyPools`]).
 
 use homing_sched::{Affinity, Auto, Nice, PullCost};
 use homing_topology::{CpuSet, Scope};

@@ -163,11 +163,6 @@ impl Pools {
         self.pool(pool).cpumask.as_ref()
     }
 
-    /// Whether its items block.
-    pub(crate) fn is_blocking(&self, pool: PoolId) -> bool {
-        self.pool(pool).blocking
-    }
-
     pub(crate) fn queue(&self, queue: QueueId) -> &HomeQueue {
         let pool = self.pool(queue.pool);
         &pool.queues[usize::from(self.index_of[pool.level][queue.leader.index()])]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use homing_sched::{Idle, QueueId, Reach, Search, Shares};
+use homing_sched::{Idle, PoolId, QueueId, Reach, Search, Shares};
 use homing_topology::CpuId;
 
 use crate::affinity::{MOVED, STRAY};
@@ -120,7 +120,6 @@ impl<'a> Worker<'a> {
     fn serve(mut self) {
         let shared = self.shared;
         let slot = self.arrive();
-        let mut last = None;
         while slot.is_owned_by(self.me.id) {
             if shared.is_stopping_now() || !shared.dispatch.is_active(self.cpu) {
                 self.give_up();
@@ -134,12 +133,12 @@ impl<'a> Worker<'a> {
                 // Nobody else will come for fresh items: take them, too.
                 self.idle = Idle::Any;
             }
+            self.count_elsewhere();
             match shared.dispatch.take(&**shared, self.cpu, self.idle, &self.shares) {
                 Ok(taken) => {
                     if self.search.takes() {
                         shared.dispatch.hand_on(&**shared, self.cpu);
                     }
-                    last = (taken.reach == Reach::Home).then_some(taken.queue);
                     self.run(taken);
                 }
                 Err(_) if shared.is_stopping() => {
@@ -149,29 +148,16 @@ impl<'a> Worker<'a> {
                 Err(_) => self.park(),
             }
         }
-        if let Some(queue) = last.filter(|queue| shared.dispatch.pools.is_blocking(queue.pool)) {
-            self.block_on(queue);
-        }
         self.me.running_since_ns.store(0, Ordering::Relaxed);
     }
 
-    /// Runs more items of a queue whose items block, while another thread serves the CPU: as this
-    /// one waits anyway, that is cheaper than to wake a spare for each of them. Nobody relies on
-    /// it: others take these items, too, and only they are woken for them.
-    fn block_on(&mut self, queue: QueueId) {
-        let (shared, me, cpu) = (self.shared, self.me, self.cpu);
-        let (dispatch, slot) = (&shared.dispatch, shared.dispatch.slot(cpu));
-        let is_here = || ![MOVED, STRAY].contains(&me.pinned_to.load(Ordering::Relaxed));
-        // An idle CPU has been woken, or will be; a vacant slot is served by the next spare.
-        let is_free = || !slot.is_vacant() && !dispatch.is_any_idle() && dispatch.is_active(cpu);
-        while !shared.is_stopping_now()
-            && is_here()
-            && is_free()
-            && let Some(taken) = dispatch.take_one(cpu, queue)
-        {
-            self.turn = self.turn.wrapping_add(1);
-            self.run(taken);
-        }
+    /// Pools have had what their batches ran after they had lost the CPU: otherwise one whose items
+    /// block would go before all others, whatever it computes.
+    fn count_elsewhere(&mut self) {
+        let (dispatch, shares) = (&self.shared.dispatch, &mut self.shares);
+        let pools = (0..dispatch.pools.count()).map(PoolId);
+        let nice = |pool| dispatch.pools.nice(pool);
+        dispatch.slot(self.cpu).shares.count_elsewhere(shares, pools, nice);
     }
 
     /// Works until the slot is lost, nothing is left to do, or `goes_on` returns `false`; then the
@@ -191,6 +177,7 @@ impl<'a> Worker<'a> {
                 }
             }
             self.turn += 1;
+            self.count_elsewhere();
             let taken = taken.or_else(|| match what {
                 Serves::Anything => {
                     shared.dispatch.take(&**shared, self.cpu, Idle::Any, &self.shares).ok()
@@ -211,9 +198,7 @@ impl<'a> Worker<'a> {
         let slot = self.shared.dispatch.slot(self.cpu);
         if let Some(age) = age {
             self.books.of(self.shared, self.me, age.workqueue).books.waited(age.ns);
-            if slot.is_owned_by(self.me.id) {
-                slot.books.waited(age.ns);
-            }
+            slot.books.waited(age.ns);
         }
         let (first, rest) = batch.split_first();
         if let Some(rest) = rest {
@@ -239,13 +224,9 @@ impl<'a> Worker<'a> {
         let usual_ns = dispatch.pools.queue(queue).length().mean_ns();
         let laps = Laps::begin(usual_ns, self.turn, began_ns);
         let slot = dispatch.slot(self.cpu);
-        if slot.is_owned_by(self.me.id) {
-            slot.begin(began_ns);
-            slot.books.begins();
-            slot.shares.begins(queue.pool, began_ns);
-        } else {
-            slot.books.begins_elsewhere();
-        }
+        slot.begin(began_ns);
+        slot.books.begins();
+        slot.shares.begins(queue.pool, began_ns);
         // With equal weights, a pool that is charged for what others had waits for no longer than
         // that.
         if dispatch.pools.weights_differ() {
@@ -338,6 +319,7 @@ impl<'a> Worker<'a> {
             slot.shares.note(&self.shares, queue.pool);
             slot.books.ran(reach, items, busy_ns, cpu_ns);
         } else {
+            slot.shares.ran_elsewhere(queue.pool, cpu_ns);
             slot.books.ran_elsewhere(reach, items, cpu_ns);
         }
         self.idle = Idle::out_of_work(self.now_ns, self.slept_ns);

@@ -100,8 +100,8 @@ pub enum WorkqueueError {
     /// More combinations of attributes have been in use than the runtime can tell apart.
     #[error(
         "workqueue {name} cannot have these attributes: this runtime has used 255 combinations of \
-         scope, pull cost, strictness, nice, localization and mask, and cannot have more; use one of \
-         them"
+         scope, pull cost, strictness, nice, localization, mask and whether items block, and cannot \
+         have more; use one of them"
     )]
     TooManyPools {
         /// The workqueue.
@@ -323,8 +323,9 @@ impl WorkqueueBuilder {
 
     /// For items that block: they wait for files, locks, names or other programs. Each runs as in
     /// [`blocking`](crate::blocking), whose limits hold: the number of threads has no bound without
-    /// [`max_active`](Self::max_active). While no CPU is idle, a thread that comes back from one
-    /// begins the next without its CPU, so no thread has to be woken for each.
+    /// [`max_active`](Self::max_active). They wait in queues of their own. So they begin early if
+    /// they use little of their CPU, and those that compute are taken in batches that are not cut
+    /// short by items that block.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;

@@ -402,6 +402,39 @@ fn again(crowd: Workqueue, stop: Arc<AtomicBool>) {
 }
 
 /// Each time an item blocks, another thread goes on for its CPU.
+/// An item that computes for 200 us and queues itself again.
+fn compute_again(files: &Workqueue, ran: Arc<AtomicUsize>) {
+    let again = files.clone();
+    files.execute(move || {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_micros(200) {
+            std::hint::spin_loop();
+        }
+        if ran.fetch_add(1, Ordering::Relaxed) < 2_000 {
+            compute_again(&again, ran);
+        }
+    });
+}
+
+/// What they use counts, although another thread has their CPU by then.
+#[test]
+fn items_that_are_said_to_block_and_compute_leave_others_their_share() {
+    let runtime = Runtime::builder().cpus(one_cpu()).build().unwrap();
+    let files = runtime.workqueue("files").blocking().build().unwrap();
+    let ran = Arc::new(AtomicUsize::new(0));
+    for _ in 0..8 {
+        compute_again(&files, Arc::clone(&ran));
+    }
+    let mut others = 0;
+    while ran.load(Ordering::Relaxed) < 2_000 {
+        runtime.queue(|| ()).join().unwrap();
+        others += 1;
+    }
+    // 10,000 or more; 140 to 330 when what they used did not count.
+    assert!(others > 2_000, "{others}");
+    files.drain();
+}
+
 #[test]
 fn items_that_block_do_not_starve_those_of_other_workqueues() {
     let runtime = Runtime::builder().cpus(one_cpu()).build().unwrap();

@@ -1,6 +1,5 @@
 //! Threads that come back from blocking, and find their CPU in other hands.
 
-use std::io::{Read, Write, pipe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -103,35 +102,4 @@ fn who_comes_back_goes_nowhere_that_its_item_may_not_use() {
         assert_eq!(comes_back.join().unwrap(), 1, "{}", bound.name());
         other.unwrap().join().unwrap();
     }
-}
-
-#[test]
-fn who_comes_back_runs_what_blocks_next_while_its_cpu_is_held() {
-    let cpu = Runtime::new().unwrap().cpus().first().unwrap();
-    let runtime = Runtime::builder().cpus(CpuSet::of(cpu)).build().unwrap();
-    let files = runtime.workqueue("files").blocking().build().unwrap();
-    let (mut from, mut to) = pipe().unwrap();
-    let first = files.queue(move || from.read_exact(&mut [0]).unwrap());
-    wait_until("the first item's begin", || files.counters().started == 1);
-    let (holds, let_go) = [(); 2].map(|()| Arc::new(AtomicBool::new(false))).into();
-    let holder = runtime.queue({
-        let (holds, let_go) = (Arc::clone(&holds), Arc::clone(&let_go));
-        move || {
-            holds.store(true, Ordering::Release);
-            let deadline = Instant::now() + LONG;
-            while !let_go.load(Ordering::Acquire) {
-                assert!(Instant::now() < deadline, "what blocks waits for what computes");
-            }
-        }
-    });
-    wait_until("the holder's begin", || holds.load(Ordering::Acquire));
-    let next = files.queue(move || let_go.store(true, Ordering::Release));
-    to.write_all(&[7]).unwrap();
-    first.join().unwrap();
-    next.join().unwrap();
-    holder.join().unwrap();
-    drop(runtime);
-    let counters = files.counters();
-    assert_eq!((counters.started, counters.completed, counters.blocked), (2, 2, 0));
-    assert_eq!(counters.taken.iter().sum::<u64>(), 2, "{counters:?}");
 }

@@ -291,14 +291,6 @@ impl Dispatch {
         }
     }
 
-    /// Takes an item of a queue at home at `cpu`, for a thread that does not serve that CPU.
-    pub(crate) fn take_one(&self, cpu: CpuId, queue: QueueId) -> Option<Taken> {
-        let own = self.place(cpu, queue.pool);
-        let rank = own.1.filter(|_| own.0 == queue);
-        let (batch, age) = self.pools.queue(queue).take_one(rank)?;
-        Some(Taken { batch, age, queue, reach: Reach::Home, woken: false })
-    }
-
     /// Takes an item that somebody may wait for and that the worker of `cpu` may run. If there is
     /// none, returns how many items it has looked at.
     pub(crate) fn take_wanted(&self, cpu: CpuId) -> Result<Taken, u64> {
