@@ -175,6 +175,25 @@ mod tests {
     }
 
     #[test]
+    fn what_ran_after_it_had_lost_the_cpu_counts_once_for_its_pool() {
+        let (one, other, normal) = (PoolId(3), PoolId(200), |_| Nice::NORMAL);
+        let pools = || (0..=u8::MAX).map(PoolId);
+        let of_cpu = CpuShares::new();
+        let (mut shares, _) = of_cpu.come(normal);
+        of_cpu.ran_elsewhere(other, 300);
+        of_cpu.ran_elsewhere(other, 400);
+        for _ in 0..2 {
+            of_cpu.count_elsewhere(&mut shares, pools(), normal);
+            assert_eq!((shares.had_ns(one), shares.had_ns(other)), (0, 700));
+        }
+        of_cpu.ran_elsewhere(one, 900);
+        of_cpu.count_elsewhere(&mut shares, pools(), normal);
+        let (shares, _) = of_cpu.come(normal);
+        let had = [one, other].map(|pool| shares.had_ns(pool));
+        assert!(had[0] >= 900 && had[1] == 700, "others know it, too: {had:?}");
+    }
+
+    #[test]
     fn who_lends_the_cpu_to_nobody_goes_on_as_if_it_had_kept_it() {
         let (plain, normal) = (PoolId(0), |_| Nice::NORMAL);
         let of_cpu = CpuShares::new();
