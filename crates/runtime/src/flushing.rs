@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::blocking::blocking;
 use crate::flush::Wait;
 use crate::handle::{block_on, block_on_until};
+use crate::lend::blocking;
 use crate::local;
 use crate::rescuer::Rescuer;
 use crate::runtime::Runtime;

@@ -6,11 +6,11 @@ use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
-use crate::blocking::blocking;
 use crate::clock::now_ns;
 use crate::futures::{Outcome, Task};
 use crate::help::Waits;
 use crate::item::{JoinError, Joined, drop_quietly, is_polled_here, quietly};
+use crate::lend::blocking;
 use crate::local::{self, Nested};
 use crate::state::Mode;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock, thread};

@@ -19,7 +19,7 @@
 //!
 //! * `README.md` next to this folder: how no wake-up is lost;
 //! * the protocol: `item`, `home_queue`, `lanes`, `pools`, `cpu_bits`, `dispatch`;
-//! * the threads: `affinity`, `local`, `sleeper`, `slot`, `crew`, `worker`, `blocking`,
+//! * the threads: `affinity`, `local`, `sleeper`, `slot`, `crew`, `worker`, `lend`,
 //!   `strays`;
 //! * the thread that watches them: `monitor`, with `monitor_bed`, `alarm`, `next_look`, `watched`;
 //! * what users hold: `workqueue`, `handle`, `abort_on_drop`, `scope`, `futures`, `builder`,
@@ -48,8 +48,6 @@ macro_rules! tracing_event {
 #[cfg(not(loom))]
 mod affinity;
 mod alarm;
-#[cfg(not(loom))]
-mod blocking;
 mod books;
 mod clock;
 mod cpu_bits;
@@ -95,6 +93,8 @@ mod lanes;
 mod laps;
 #[cfg(not(loom))]
 mod latency;
+#[cfg(not(loom))]
+mod lend;
 #[cfg(not(loom))]
 mod live;
 #[cfg(not(loom))]
@@ -175,7 +175,6 @@ pub use attributes::RuntimeAttributes;
 pub use {
     abort_on_drop::AbortOnDrop,
     affinity::unpinned,
-    blocking::blocking,
     books::{Counters, CpuCounters, QueueAges},
     builder::{Builder, RuntimeError},
     giving_way::{consume_budget, yield_now},
@@ -184,6 +183,7 @@ pub use {
     homing_topology::{CpuId, CpuSet, NodeId, ParseScopeError, Scope},
     item::{ItemPanic, JoinError, quietly},
     latency::{LatencyMatrix, core_to_core},
+    lend::blocking,
     runtime::{Runtime, ShutdownError},
     scope::WorkScope,
     stall::Stall,

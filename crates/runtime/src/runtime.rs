@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use homing_sched::{Facts, Features, Layout, Record};
 use homing_topology::{CpuId, CpuSet, Machine, Scope};
 
-use crate::blocking::blocking;
 use crate::books::CpuCounters;
 use crate::builder::{Builder, RuntimeError};
 use crate::clock::nanoseconds;
 use crate::extensions::Extensions;
 use crate::handle::JoinHandle;
+use crate::lend::blocking;
 use crate::local;
 use crate::scope::WorkScope;
 use crate::shared::Shared;

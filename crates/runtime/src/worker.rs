@@ -9,13 +9,13 @@ use homing_sched::{Idle, PoolId, QueueId, Reach, Search, Shares};
 use homing_topology::CpuId;
 
 use crate::affinity::{MOVED, STRAY};
-use crate::blocking::blocking;
 use crate::books_cache::BooksCache;
 use crate::clock::now_ns;
 use crate::crew::{Member, Orders};
 use crate::dispatch::{Announced, Taken};
 use crate::item::{Books, Item, Ran};
 use crate::laps::{Laps, OnCpu};
+use crate::lend::blocking;
 use crate::local::{self, Nested};
 use crate::shared::Shared;
 use crate::slot::Slot;

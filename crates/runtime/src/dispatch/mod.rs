@@ -34,7 +34,7 @@ pub(crate) struct Dispatch {
     searching: CpuBits,
     /// A: CPUs on which a thread that is not a worker has queued something lately.
     occupied: Occupied,
-    /// A: an [`IssuerWait`]; like the delays below, an estimate.
+    /// A: a [`homing_sched::IssuerWait`]; like the delays below, an estimate.
     issuer_wait_ns: AtomicU64,
     /// A: [`IssuerTime`].
     issuer_time: AtomicU32,
@@ -44,7 +44,7 @@ pub(crate) struct Dispatch {
     active: CpuBits,
     /// A
     features: AtomicU32,
-    /// A: [`WakeDelays`], estimates: if two threads note one at once, one is lost.
+    /// A: [`homing_sched::WakeDelays`], estimates: if two threads note one at once, one is lost.
     delay_occupied_ns: AtomicU64,
     delay_free_ns: AtomicU64,
     /// L: where decisions are recorded, if they are.
