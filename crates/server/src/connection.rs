@@ -345,6 +345,11 @@ impl Connection {
     }
 
     fn read(&mut self, asked: Asked, offset: u64, length: u32) -> Result<(), End> {
+        if self.peer.is_cut_off() {
+            // A client may have asked for any amount before it went. Its writes are done.
+            self.peer.tally.note_given_up();
+            return Ok(());
+        }
         if let Some(lease) = self.hand_off(length, length, 0)? {
             let (bytes, start) = reply::read_header(&self.session, asked.cookie, offset, length);
             let header = &bytes[start..];
@@ -352,6 +357,9 @@ impl Connection {
             let device = Arc::clone(&self.device);
             let (header, pool) = (header.to_vec(), Arc::clone(&self.shared.pool));
             let work = move || {
+                if job.is_cut_off() {
+                    return;
+                }
                 let room = Payload::new(&pool, header.len() + length as usize);
                 let room = room.map_err(|error| no_memory(offset, length, error));
                 let read = room.and_then(|mut bytes| {

@@ -80,6 +80,7 @@ impl Block for Slow {
 struct Zeroed {
     longest: AtomicU64,
     count: AtomicU64,
+    reads: AtomicU64,
 }
 
 impl Block for Zeroed {
@@ -92,6 +93,7 @@ impl Block for Zeroed {
     }
 
     fn read(&self, _: u64, data: &mut [u8]) -> Result<(), BlockError> {
+        self.reads.fetch_add(1, SeqCst);
         data.fill(0);
         Ok(())
     }
@@ -171,6 +173,30 @@ fn zeroing_much_holds_up_no_other_request_of_its_client() {
     let short = [(command::READ, 0, 4096, Vec::new()), (command::FLUSH, 0, 0, Vec::new())];
     let zeroes = (command::WRITE_ZEROES, 0, 200 << 20, Vec::new());
     assert_eq!(answered_first(&[&[zeroes], &short[..]].concat(), 2), [1, 2]);
+}
+
+/// It may be any amount.
+#[test]
+fn what_a_client_asked_for_and_left_is_not_read() {
+    for crypt_on in [CryptOn::Connection, CryptOn::Workqueue] {
+        let device = Arc::new(Zeroed::default());
+        let options = ServerOptions { crypt_on, ..ServerOptions::default() };
+        with_server_of(&device, &options, |endpoint| {
+            let mut client = Pipelined::connect(endpoint);
+            // 20 GB.
+            let reads = vec![(command::READ, 0, 1 << 20, Vec::new()); 20_000];
+            // As much as the server takes in without being read from.
+            client.0.set_nonblocking(true).unwrap();
+            let began = Instant::now();
+            let bytes = encode(&reads);
+            let mut rest = &bytes[..];
+            while !rest.is_empty() && began.elapsed() < Duration::from_millis(200) {
+                rest = &rest[client.0.write(rest).unwrap_or(0)..];
+            }
+        });
+        let reads = device.reads.load(SeqCst);
+        assert!(reads < 2_000, "{crypt_on:?}: {reads}");
+    }
 }
 
 /// Zeroing does not hold up the flushes and reads of other clients either, however much is asked
