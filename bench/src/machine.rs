@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
+use homing_lab::cpu_model;
 use homing_topology::{Allowed, Machine as Topology};
 use serde::Serialize;
 
@@ -34,7 +35,7 @@ impl Machine {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Ok(Self {
-            cpu_model: cpu_model(&info).unwrap_or("unknown processor").to_owned(),
+            cpu_model: cpu_model(&info).unwrap_or_else(|| "unknown processor".to_owned()),
             cores: cores.len(),
             cpus: topology.cpus().len(),
             usable_cpus: allowed.cpu_count(),
@@ -53,11 +54,6 @@ impl fmt::Display for Machine {
     }
 }
 
-fn cpu_model(info: &str) -> Option<&str> {
-    let line = info.lines().find(|line| line.starts_with("model name"))?;
-    Some(line.split_once(':')?.1.trim())
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -71,13 +67,6 @@ pub(crate) mod tests {
             usable_cpus: 8,
             kernel: "6.1.0".to_owned(),
         }
-    }
-
-    #[test]
-    fn the_model_is_found_where_there_is_one() {
-        let info = "processor\t: 0\nmodel\t\t: 1\nmodel name\t: Some CPU @ 2.00GHz\n";
-        assert_eq!(cpu_model(info), Some("Some CPU @ 2.00GHz"));
-        assert_eq!(cpu_model("processor\t: 0\nCPU part\t: 0xd0c\n"), None);
     }
 
     #[test]

@@ -34,6 +34,7 @@
 
 pub mod audit;
 pub mod compare;
+mod cpu;
 mod cpu_time;
 mod decisions;
 pub mod experiments;
@@ -45,6 +46,7 @@ mod replay;
 mod size;
 mod trace;
 
+pub use cpu::cpu_model;
 pub use decisions::{Difference, Kind, Replayed};
 pub use plot::PlotError;
 pub use policy::{AnyPolicy, Page, Policy, Request, Setup};

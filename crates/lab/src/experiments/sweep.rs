@@ -9,6 +9,8 @@ use homing_sim::{
     KernelSettings, MemoryModel, Pairs, Policy, Rules, SwQueue, Tenants, Trial,
 };
 
+use crate::cpu_model;
+
 use super::{GivenCosts, MachineSet, NamedMachine, Plan, PolicyChoice, Settings};
 
 /// What was asked for, and of which program: the first line of each part. Parts whose first lines
@@ -73,8 +75,8 @@ fn fingerprint_of(machine: &NamedMachine) -> String {
 fn this_machine() -> Option<String> {
     let here = NamedMachine::find("here").ok()?;
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let kind = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
-    Some(format!("{}{kind}", fingerprint_of(&here)))
+    let kind = cpu_model(&cpus).unwrap_or_default();
+    Some(format!("{} {kind}", fingerprint_of(&here)))
 }
 
 /// FNV-1a: it does not have to resist deliberate collisions.
