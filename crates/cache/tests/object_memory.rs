@@ -7,9 +7,11 @@ use homing_cache::Cache;
 
 /// The bytes of the process's address space, used or not, and of its memory.
 fn taken() -> [usize; 2] {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let mut pages = statm.split_whitespace().map(|pages| pages.parse::<usize>().unwrap() * 4096);
-    [(); 2].map(|()| pages.next().unwrap())
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    ["VmSize:", "VmRSS:"].map(|key| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() << 10
+    })
 }
 
 const MANY: u64 = 1_000_000;

@@ -24,6 +24,15 @@ pub(super) fn check_room(bytes: usize) -> io::Result<()> {
     MmapMut::map_anon(bytes).map(drop)
 }
 
+/// Whether a huge page is no longer than a mapping. Where the system's own pages are longer than 4
+/// KiB, one may have 32 or 512 MiB: the first use of any byte of it would take all that.
+#[cfg(target_os = "linux")]
+fn huge_pages_fit() -> bool {
+    let path = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size";
+    let size = std::fs::read_to_string(path).ok().and_then(|size| size.trim().parse().ok());
+    size.is_none_or(|size: usize| size <= *MAPPING.end())
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     mappings: Vec<MmapMut>,
@@ -57,6 +66,8 @@ impl Arena {
         let (whole, rest) = (bytes / mapping, bytes % mapping);
         let count = whole + usize::from(rest > 0);
         let mut made = Vec::new();
+        #[cfg(target_os = "linux")]
+        let huge = huge_pages_fit();
         for at in 0..count {
             let len = if at < whole { mapping } else { rest };
             if self.mappings.get(at).is_some_and(|old| old.len() == len) {
@@ -64,8 +75,10 @@ impl Arena {
             }
             let new = MmapMut::map_anon(len)?;
             #[cfg(target_os = "linux")]
-            // A hint: kernels without huge pages refuse it.
-            let _ = new.advise(memmap2::Advice::HugePage);
+            if huge {
+                // A hint: kernels without huge pages refuse it.
+                let _ = new.advise(memmap2::Advice::HugePage);
+            }
             made.push((at, new));
         }
         // Nothing fails from here on.
