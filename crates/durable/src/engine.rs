@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{JoinHandle, Runtime, Workqueue, WorkqueueError};
+use homing_runtime::{JoinHandle, Runtime, Workqueue, WorkqueueError, blocking};
 
 use crate::backend::{Chosen, Ring};
 use crate::commit::{self, Committed};
@@ -63,7 +63,7 @@ impl Engine {
     /// Makes the workqueue of an engine. It has a rescuer, so that syncs which items wait for go on
     /// even if no thread can be created, and do not wait for items that compute for long.
     pub(crate) fn workqueue(runtime: &Runtime) -> Result<Workqueue, WorkqueueError> {
-        runtime.workqueue(Self::NAME).mem_reclaim().blocking().build()
+        runtime.workqueue(Self::NAME).mem_reclaim().build()
     }
 
     pub(crate) fn new(
@@ -575,11 +575,13 @@ pub(crate) const TURNS_MAX: usize = 16;
 
 impl Run {
     fn run(mut self) {
-        for _ in 0..TURNS_MAX {
-            let Some(job) = self.job.take() else { return };
-            // The next job stays here, so that no other thread has to be woken for it.
-            self.job = self.engine.run(job);
-        }
+        blocking(|| {
+            for _ in 0..TURNS_MAX {
+                let Some(job) = self.job.take() else { return };
+                // The next job stays here, so that no other thread has to be woken for it.
+                self.job = self.engine.run(job);
+            }
+        });
         if let Some(job) = self.job.take() {
             self.engine.hand_over(job);
         }

@@ -7,6 +7,8 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+use homing_runtime::blocking;
+
 use crate::calls::{Call, is_deep, tell};
 use crate::counters::add;
 use crate::durable::{Durable, Kind};
@@ -237,7 +239,7 @@ struct Lead {
 impl Lead {
     fn run(mut self) {
         self.leads = false;
-        let (group, verdict, more) = self.shared.sync_together(&self.engine);
+        let (group, verdict, more) = blocking(|| self.shared.sync_together(&self.engine));
         if more {
             // Callers that are told may wait for somebody who waits for the next sync.
             self.shared.hand_over(&self.engine);

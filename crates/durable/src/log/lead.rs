@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use homing_runtime::blocking;
 use rustix::io::Errno;
 
 use super::Sequence;
@@ -461,25 +462,27 @@ struct Lead {
 impl Lead {
     fn run(mut self) {
         let Some(shared) = self.shared.take() else { return };
-        for _ in 0..TURNS_MAX {
-            let Led { more, removes, told } = shared.lead_once();
-            if !more {
-                // A caller that is told of the last commit or cut may close the log, and open it:
-                // this thread's reference has to be gone by then.
-                if removes {
-                    shared.remove_later();
-                } else {
-                    drop(shared);
+        blocking(|| {
+            for _ in 0..TURNS_MAX {
+                let Led { more, removes, told } = shared.lead_once();
+                if !more {
+                    // A caller that is told of the last commit or cut may close the log, and open
+                    // it: this thread's reference has to be gone by then.
+                    if removes {
+                        shared.remove_later();
+                    } else {
+                        drop(shared);
+                    }
+                    return told.tell();
                 }
-                return told.tell();
+                if removes {
+                    Arc::clone(&shared).remove_later();
+                }
+                told.tell();
             }
-            if removes {
-                Arc::clone(&shared).remove_later();
-            }
-            told.tell();
-        }
-        // A thread that ends the runtime must not wait for callers that come again and again.
-        shared.lead_later();
+            // A thread that ends the runtime must not wait for callers that come again and again.
+            shared.lead_later();
+        });
     }
 }
 
