@@ -31,6 +31,8 @@ pub(crate) struct CpuShares {
 pub(crate) struct UnderWay {
     pool: u32,
     comer: u32,
+    /// How long it has had the CPU, which counts when somebody comes.
+    pub(crate) had_ns: u64,
 }
 
 impl CpuShares {
@@ -78,7 +80,8 @@ impl CpuShares {
     /// The batch under way is about to lose the CPU.
     pub(crate) fn loses(&self, now_ns: u64) -> UnderWay {
         self.lost_ns.store(now_ns, Ordering::Relaxed);
-        UnderWay { pool: self.pool.load(Ordering::Relaxed), comer: self.last_comer() }
+        let had_ns = now_ns.saturating_sub(self.began_ns.load(Ordering::Relaxed));
+        UnderWay { pool: self.pool.load(Ordering::Relaxed), comer: self.last_comer(), had_ns }
     }
 
     /// The batch has the CPU again. If others came meanwhile, the time that it had before counts
@@ -96,8 +99,7 @@ impl CpuShares {
         }
     }
 
-    /// A batch of the pool has ended after it had lost the CPU, and took so much CPU time. What it
-    /// had before that counts twice, which mostly is little.
+    /// A batch of the pool has ended after it had lost the CPU, and took so much CPU time since.
     pub(crate) fn ran_elsewhere(&self, pool: PoolId, cpu_ns: u64) {
         self.elsewhere_ns[usize::from(pool.0)].fetch_add(cpu_ns, Ordering::Relaxed);
         self.any_elsewhere.store(true, Ordering::Release);
@@ -119,7 +121,7 @@ impl CpuShares {
         for pool in pools {
             let ns = &self.elsewhere_ns[usize::from(pool.0)];
             if ns.load(Ordering::Relaxed) > 0 {
-                shares.ran(pool, nice(pool), ns.swap(0, Ordering::Relaxed));
+                shares.ran_before(pool, nice(pool), ns.swap(0, Ordering::Relaxed));
                 self.note(shares, pool);
             }
         }
@@ -180,11 +182,12 @@ mod tests {
         let pools = || (0..=u8::MAX).map(PoolId);
         let of_cpu = CpuShares::new();
         let (mut shares, _) = of_cpu.come(normal);
-        of_cpu.ran_elsewhere(other, 300);
-        of_cpu.ran_elsewhere(other, 400);
-        for _ in 0..2 {
+        for (ran_ns, had_ns) in [(300, 300), (400, 700), (0, 700)] {
+            if ran_ns > 0 {
+                of_cpu.ran_elsewhere(other, ran_ns);
+            }
             of_cpu.count_elsewhere(&mut shares, pools(), normal);
-            assert_eq!((shares.had_ns(one), shares.had_ns(other)), (0, 700));
+            assert_eq!((shares.had_ns(one), shares.had_ns(other)), (0, had_ns));
         }
         of_cpu.ran_elsewhere(one, 900);
         of_cpu.count_elsewhere(&mut shares, pools(), normal);

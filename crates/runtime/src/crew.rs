@@ -39,6 +39,8 @@ pub(crate) struct Member {
     /// yet; 0: none.
     pub(crate) unsettled: AtomicU32,
     pub(crate) away: Away,
+    /// How long its present batch had had the CPU when it lost it.
+    pub(crate) had_ns: AtomicU64,
     /// Whether it has lent its CPU, and most likely sleeps.
     pub(crate) lends: AtomicBool,
     /// The kernel's number for the thread; 0 if there is none.
@@ -402,6 +404,7 @@ impl Member {
             item: AtomicUsize::new(0),
             unsettled: AtomicU32::new(0),
             away: Away::default(),
+            had_ns: AtomicU64::new(0),
             lends: AtomicBool::new(false),
             kernel_tid: AtomicU32::new(0),
             pinned_to: AtomicU32::new(NOWHERE),

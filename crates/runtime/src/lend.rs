@@ -64,6 +64,7 @@ impl Lent {
         if !dispatch.slot(cpu).vacate(me.id) {
             return None;
         }
+        me.had_ns.store(under_way.had_ns, Ordering::Relaxed);
         me.lends.store(true, Ordering::Relaxed);
         dispatch.offer(&**shared, cpu);
         Some(Self { local, cpu, since, under_way })
@@ -81,6 +82,7 @@ impl Drop for Lent {
         // Fails if another thread has the slot already: then that thread keeps it.
         let shared = &self.local.shared;
         if dispatch.take_offer_back(&**shared, self.cpu, me.id) {
+            me.had_ns.store(0, Ordering::Relaxed);
             let shares = &dispatch.slot(self.cpu).shares;
             shares.comes_back(self.under_way, now_ns, |pool| dispatch.pools.nice(pool));
             shared.somebody_works();

@@ -329,8 +329,9 @@ impl Monitor<'_> {
     /// nobody sees what the next thread has done and not this.
     fn replace(&self, member: &Member, cpu: CpuId, count: impl FnOnce()) {
         let slot = self.shared.dispatch.slot(cpu);
-        slot.shares.loses(now_ns());
+        let under_way = slot.shares.loses(now_ns());
         if slot.vacate(member.id) {
+            member.had_ns.store(under_way.had_ns, Ordering::Relaxed);
             count();
             self.shared.holding_items(|| self.shared.rescue(member, Some(cpu)));
             self.shared.dispatch.offer(&**self.shared, cpu);

@@ -97,7 +97,8 @@ impl<'a> Worker<'a> {
         let slot = shared.dispatch.slot(cpu);
         let (shares, comer) = slot.shares.come(|pool| shared.dispatch.pools.nice(pool));
         let (idle, search) = (slot.called(now_ns), Search::UNKNOWN);
-        let (turn, slept_ns) = (0, now_ns);
+        // Those who come one after the other for a batch each measure one batch in so many, too.
+        let (turn, slept_ns) = (comer.into(), now_ns);
         let on_cpu = OnCpu::default();
         Self { shared, me, cpu, turn, shares, comer, idle, slept_ns, now_ns, search, books, on_cpu }
     }
@@ -319,7 +320,8 @@ impl<'a> Worker<'a> {
             slot.shares.note(&self.shares, queue.pool);
             slot.books.ran(reach, items, busy_ns, cpu_ns);
         } else {
-            slot.shares.ran_elsewhere(queue.pool, cpu_ns);
+            let had_ns = self.me.had_ns.swap(0, Ordering::Relaxed);
+            slot.shares.ran_elsewhere(queue.pool, cpu_ns.saturating_sub(had_ns));
             slot.books.ran_elsewhere(reach, items, cpu_ns);
         }
         self.idle = Idle::out_of_work(self.now_ns, self.slept_ns);

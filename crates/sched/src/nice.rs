@@ -128,6 +128,24 @@ impl Shares {
 
     /// Notes that a batch of the pool has run for this long.
     pub fn ran(&mut self, pool: PoolId, nice: Nice, elapsed_ns: u64) {
+        let before_ns = self.had_ns(pool);
+        self.ran_before(pool, nice, elapsed_ns);
+        self.floor_ns = before_ns;
+    }
+
+    /// [`Shares::ran`] for what is told late: the pool may have had more than others by now, so
+    /// where these begin stays.
+    ///
+    /// ```
+    /// use homing_sched::{Nice, PoolId, Shares};
+    ///
+    /// let mut shares = Shares::default();
+    /// for _ in 0..2 {
+    ///     shares.ran_before(PoolId(1), Nice::NORMAL, 10_000);
+    /// }
+    /// assert_eq!([0, 1].map(|pool| shares.had_ns(PoolId(pool))), [0, 20_000]);
+    /// ```
+    pub fn ran_before(&mut self, pool: PoolId, nice: Nice, elapsed_ns: u64) {
         let index = usize::from(pool.0);
         if index >= self.had_ns.len() {
             // This happens once for a pool, and there are few.
@@ -136,7 +154,6 @@ impl Shares {
         let before_ns = self.had_ns(pool);
         let weighted_ns = elapsed_ns.max(BATCH_MIN_NS).saturating_mul(1024) / nice.weight();
         self.had_ns[index] = before_ns.saturating_add(weighted_ns.max(1));
-        self.floor_ns = before_ns;
     }
 }
 
