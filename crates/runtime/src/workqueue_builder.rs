@@ -325,7 +325,8 @@ impl WorkqueueBuilder {
     /// [`blocking`](crate::blocking), whose limits hold: the number of threads has no bound without
     /// [`max_active`](Self::max_active). They wait in queues of their own. So they begin early if
     /// they use little of their CPU, and those that compute are taken in batches that are not cut
-    /// short by items that block.
+    /// short by items that block. One that computes shares its CPU with the thread that has got it
+    /// meanwhile, also where others are idle.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;

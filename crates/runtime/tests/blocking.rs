@@ -401,7 +401,6 @@ fn again(crowd: Workqueue, stop: Arc<AtomicBool>) {
     });
 }
 
-/// Each time an item blocks, another thread goes on for its CPU.
 /// An item that computes for 200 us and queues itself again.
 fn compute_again(files: &Workqueue, ran: Arc<AtomicUsize>) {
     let again = files.clone();
@@ -435,6 +434,7 @@ fn items_that_are_said_to_block_and_compute_leave_others_their_share() {
     files.drain();
 }
 
+/// Each time an item blocks, another thread goes on for its CPU.
 #[test]
 fn items_that_block_do_not_starve_those_of_other_workqueues() {
     let runtime = Runtime::builder().cpus(one_cpu()).build().unwrap();

@@ -212,7 +212,8 @@ impl Connection {
         let (Command::Read { length, .. } | Command::Write { length, .. }) = *command else {
             return Ok(false);
         };
-        if length as usize <= SHORT_MAX {
+        let is_read = matches!(command, Command::Read { .. });
+        if length as usize <= SHORT_MAX || is_read && self.peer.is_cut_off() {
             return Ok(false);
         }
         self.send()?;
