@@ -15,9 +15,9 @@ use crate::clock::nanoseconds;
 use crate::crew::Crew;
 use crate::dispatch::Dispatch;
 use crate::monitor;
+use crate::monitor::stall::{OnStall, Stall};
 use crate::runtime::Runtime;
 use crate::shared::{Hooks, Settings, Shared};
-use crate::stall::{OnStall, Stall};
 use crate::sync::thread;
 
 /// Why a runtime could not be started.

@@ -19,8 +19,7 @@
 //!
 //! * `README.md` next to this folder: how no wake-up is lost;
 //! * the protocol: `item`, `home_queue`, `lanes`, `pools`, `cpu_bits`, `dispatch`;
-//! * the threads: `affinity`, `local`, `sleeper`, `slot`, `crew`, `worker`, `lend`,
-//!   `strays`;
+//! * the threads: `affinity`, `local`, `sleeper`, `slot`, `crew`, `worker`, `lend`;
 //! * the thread that watches them: `monitor`, with `monitor_bed`, `alarm`, `next_look`, `watched`;
 //! * what users hold: `workqueue`, `handle`, `abort_on_drop`, `scope`, `futures`, `builder`,
 //!   `runtime`;
@@ -28,8 +27,8 @@
 //!   `flush` and `flushing`;
 //! * work that is queued again and again: `work`, `waits` and `timers`;
 //! * what can be changed while the runtime works: `live` and `attributes`;
-//! * for bad days: `rescuer`, `help` and `stall`;
-//! * what is measured, for decisions and for users: `clock`, `usage`, `laps`, `cpu_shares`,
+//! * for bad days: `rescuer` and `help`;
+//! * what is measured, for decisions and for users: `clock`, `laps`, `cpu_shares`,
 //!   `issuers`, `occupied`, `books`, `books_cache`, `tape`, `metrics`;
 //! * what holds everything together: `state`, `registry`, `extensions`, `shared`;
 //! * on their own: `sync`, `spare`, `giving_way` and `latency`.
@@ -120,15 +119,9 @@ mod shared;
 #[cfg(not(loom))]
 mod spare;
 #[cfg(not(loom))]
-mod stall;
-#[cfg(not(loom))]
 mod state;
 #[cfg(not(loom))]
-mod strays;
-#[cfg(not(loom))]
 mod timers;
-#[cfg(not(loom))]
-mod usage;
 #[cfg(not(loom))]
 mod watched;
 #[cfg(not(loom))]
@@ -184,9 +177,9 @@ pub use {
     item::{ItemPanic, JoinError, quietly},
     latency::{LatencyMatrix, core_to_core},
     lend::blocking,
+    monitor::stall::Stall,
     runtime::{Runtime, ShutdownError},
     scope::WorkScope,
-    stall::Stall,
     work::Work,
     workqueue::Workqueue,
     workqueue_builder::{WorkqueueBuilder, WorkqueueError},

@@ -96,6 +96,27 @@ fn an_item_that_blocks_without_saying_so_is_noticed() {
     assert_eq!(runtime.events().counters().blocked, 1);
 }
 
+#[test]
+fn an_item_that_looks_again_and_again_whether_it_may_go_on_is_noticed() {
+    if !fs::exists("/proc/self/schedstat").unwrap_or(false) {
+        println!("skipped: this kernel does not tell how long threads ran (schedstat)");
+        return;
+    }
+    let runtime = Arc::new(Runtime::builder().cpus(one_cpu()).build().unwrap());
+    let looks = {
+        let runtime = Arc::clone(&runtime);
+        runtime.clone().queue(move || {
+            let deadline = Instant::now() + LONG;
+            while runtime.events().counters().blocked == 0 {
+                assert!(Instant::now() < deadline, "not noticed within {LONG:?}");
+                // So often that its CPU clock moves from each look of the monitor to the next.
+                thread::sleep(Duration::from_micros(200));
+            }
+        })
+    };
+    looks.join().unwrap();
+}
+
 /// How soon: the best of several tries, because this machine may do other things too.
 #[test]
 fn an_item_that_blocks_without_saying_so_is_noticed_within_milliseconds() {

@@ -7,28 +7,28 @@ use std::sync::atomic::Ordering;
 use homing_sched::Facts;
 use homing_topology::{CpuId, CpuSet};
 
+use super::long_items::RUNS_SHARE;
+use super::usage::cpu_clock_ns;
 use crate::affinity::{LET_GO, MOVED, NOWHERE, STRAY, mask_of, set_mask_of};
 use crate::crew::Member;
-use crate::monitor::RUNS_SHARE;
 use crate::shared::Shared;
 use crate::slot::ThreadId;
 use crate::sync::lock;
-use crate::usage::cpu_clock_ns;
 
 /// When each was looked at, and its CPU time by then.
 #[derive(Default)]
-pub(crate) struct Strays {
+pub(super) struct Strays {
     before: HashMap<ThreadId, (u64, u64)>,
     now: HashMap<ThreadId, (u64, u64)>,
 }
 
 impl Strays {
-    pub(crate) fn begin_look(&mut self) {
+    pub(super) fn begin_look(&mut self) {
         self.before = std::mem::take(&mut self.now);
     }
 
     /// Looks at a thread whose item runs for long and has lost its CPU, and lets it go if it runs.
-    pub(crate) fn look_at(&mut self, shared: &Shared, member: &Member, now_ns: u64) {
+    pub(super) fn look_at(&mut self, shared: &Shared, member: &Member, now_ns: u64) {
         if !shared.dispatch.is_any_idle() || member.lends.load(Ordering::Relaxed) {
             return;
         }

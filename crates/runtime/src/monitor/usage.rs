@@ -1,6 +1,7 @@
 //! How a thread spends its time, according to the kernel.
 
 use std::fs;
+use std::str::SplitAsciiWhitespace;
 
 /// If only the CPU clock of a thread is known, and it stands still for so long, the thread is taken
 /// to sleep. It may be that others have its CPU, but their turns are shorter.
@@ -11,8 +12,8 @@ const TICK_NS: u64 = 10_000_000;
 
 /// A thread's use of CPUs since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Usage {
-    pub(crate) on_cpu_ns: u64,
+pub(super) struct Usage {
+    pub(super) on_cpu_ns: u64,
     /// `None`: only its CPU clock could be read.
     told: Option<Told>,
 }
@@ -25,24 +26,24 @@ struct Told {
 }
 
 /// What a thread did between two moments.
-pub(crate) struct Since {
-    pub(crate) on_cpu_ns: u64,
-    pub(crate) ready_ns: u64,
-    pub(crate) asleep_now: bool,
+pub(super) struct Since {
+    pub(super) on_cpu_ns: u64,
+    pub(super) ready_ns: u64,
+    pub(super) asleep_now: bool,
 }
 
 impl Usage {
     /// Reads `schedstat`, which counts nanoseconds but stands still while the thread runs, and the
     /// state in `stat`, which tells whether the thread runs. If neither can be opened (there is no
     /// `/proc`, or this process has no descriptor left), reads the thread's CPU clock.
-    pub(crate) fn read(tid: u32) -> Option<Self> {
-        let told = |file| fs::read_to_string(format!("/proc/self/task/{tid}/{file}")).ok();
-        let stat = told("stat").and_then(|stat| Self::parse(told("schedstat").as_deref(), &stat));
+    pub(super) fn read(tid: u32) -> Option<Self> {
+        let stat = told(tid, "stat")
+            .and_then(|stat| Self::parse(told(tid, "schedstat").as_deref(), &stat));
         stat.or_else(|| Some(Self { on_cpu_ns: cpu_clock_ns(tid)?, told: None }))
     }
 
     /// What the thread has done since `before`, which was `elapsed_ns` ago.
-    pub(crate) fn since(&self, before: &Self, elapsed_ns: u64) -> Since {
+    pub(super) fn since(&self, before: &Self, elapsed_ns: u64) -> Since {
         let on_cpu_ns = self.on_cpu_ns.saturating_sub(before.on_cpu_ns);
         let ready_ns = |usage: &Self| usage.told.map_or(0, |told| told.ready_ns);
         let asleep_now = match self.told {
@@ -55,15 +56,12 @@ impl Usage {
 
     /// Whether this is to replace `before`. A CPU clock that stands still is measured from when it
     /// began to.
-    pub(crate) fn tells_more(&self, before: &Self) -> bool {
+    pub(super) fn tells_more(&self, before: &Self) -> bool {
         self.told.is_some() || self != before
     }
 
     fn parse(schedstat: Option<&str>, stat: &str) -> Option<Self> {
-        // The name before the state may hold anything, even brackets.
-        let (_, after_name) = stat.rsplit_once(')')?;
-        let mut words = after_name.split_ascii_whitespace();
-        let asleep_now = matches!(words.next()?, "S" | "D" | "T");
+        let (asleep_now, words) = state(stat)?;
         let mut numbers = schedstat.unwrap_or_default().split_ascii_whitespace();
         let mut number = || numbers.next()?.parse().ok();
         let nanoseconds = number().zip(number()).filter(|(on_cpu_ns, _)| *on_cpu_ns > 0);
@@ -78,9 +76,26 @@ impl Usage {
     }
 }
 
+/// Whether a thread sleeps at this moment. `None`: its state cannot be read.
+pub(super) fn sleeps(tid: u32) -> Option<bool> {
+    state(&told(tid, "stat")?).map(|(asleep_now, _)| asleep_now)
+}
+
+fn told(tid: u32, file: &str) -> Option<String> {
+    fs::read_to_string(format!("/proc/self/task/{tid}/{file}")).ok()
+}
+
+/// Whether a thread sleeps, according to its `stat`, and the words that follow its state there.
+fn state(stat: &str) -> Option<(bool, SplitAsciiWhitespace<'_>)> {
+    // The name before the state may hold anything, even brackets.
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut words = after_name.split_ascii_whitespace();
+    Some((matches!(words.next()?, "S" | "D" | "T"), words))
+}
+
 /// The CPU time of a thread of this process, by the thread's number.
 #[cfg(target_os = "linux")]
-pub(crate) fn cpu_clock_ns(tid: u32) -> Option<u64> {
+pub(super) fn cpu_clock_ns(tid: u32) -> Option<u64> {
     // As of `pthread_getcpuclockid`: the scheduler's clock (2) of a thread (4).
     let clock = (!i32::try_from(tid).ok()?) << 3 | 2 | 4;
     let time = nix::time::clock_gettime(nix::time::ClockId::from_raw(clock)).ok()?;
@@ -88,7 +103,7 @@ pub(crate) fn cpu_clock_ns(tid: u32) -> Option<u64> {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn cpu_clock_ns(_tid: u32) -> Option<u64> {
+pub(super) fn cpu_clock_ns(_tid: u32) -> Option<u64> {
     None
 }
 
