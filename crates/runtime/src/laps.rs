@@ -11,8 +11,8 @@ use crate::clock::{now_ns, thread_cpu_ns};
 /// call. For shorter ones the elapsed time counts.
 const CPU_CLOCK_ITEM_NS: u64 = 50_000;
 
-/// For items at least this long that clock is always read. For shorter ones it is read once in so
-/// many batches, for all of these.
+/// For items at least this long that clock is always read, unless the batch turns out to be short.
+/// For shorter ones it is read once in so many batches, for all of these.
 const CPU_CLOCK_ALWAYS_NS: u64 = 500_000;
 const CPU_CLOCK_EVERY: u64 = 8;
 
@@ -77,7 +77,7 @@ pub(crate) struct Laps {
     usual_ns: u64,
     /// For how many batches like this one its CPU time stands; `None`: the elapsed time is used.
     weight: Option<u64>,
-    /// The end of the last lap.
+    /// The end of the last lap, and the thread's CPU time by then: about, after a short one.
     pub(crate) ns: u64,
     cpu_ns: Option<u64>,
     /// How long the thread was away in all.
@@ -130,8 +130,9 @@ impl OnCpu {
 }
 
 impl Laps {
-    /// The clocks of the batch of this number, which began at `began_ns`.
-    pub(crate) fn begin(usual_ns: u64, number: u64, began_ns: u64) -> Self {
+    /// The clocks of the batch of this number, which began at `began_ns`, when the thread's CPU
+    /// time was `cpu_ns`, if that is known.
+    pub(crate) fn begin(usual_ns: u64, number: u64, began_ns: u64, cpu_ns: Option<u64>) -> Self {
         let weight = match usual_ns {
             _ if cfg!(homing_uncounted) => None,
             0 | CPU_CLOCK_ALWAYS_NS.. => Some(1),
@@ -139,8 +140,15 @@ impl Laps {
             CPU_CLOCK_ITEM_NS.. => Some(0),
             _ => None,
         };
-        let cpu_ns = weight.filter(|weight| *weight > 0).map(|_| thread_cpu_ns());
+        let cpu_ns =
+            weight.filter(|weight| *weight > 0).map(|_| cpu_ns.unwrap_or_else(thread_cpu_ns));
         Self { usual_ns, weight, ns: began_ns, cpu_ns, away_ns: 0 }
+    }
+
+    /// The thread's CPU time by the end of the last lap, for the next batch: where one long item in
+    /// ten makes the usual one long, the clock is read for that one.
+    pub(crate) fn cpu_ns(&self) -> Option<u64> {
+        self.cpu_ns
     }
 
     /// The CPU time of the `items` items that have run since the last lap. If the CPU was `lost`,
@@ -152,6 +160,11 @@ impl Laps {
         let (asleep_ns, beneath_ns) = away.take();
         self.away_ns += asleep_ns + beneath_ns;
         match (self.weight, &mut self.cpu_ns) {
+            (Some(1), Some(before_ns)) if elapsed_ns < CPU_CLOCK_ITEM_NS && !lost => {
+                let ran_ns = elapsed_ns.saturating_sub(asleep_ns);
+                *before_ns += ran_ns;
+                ran_ns.saturating_sub(beneath_ns)
+            }
             (Some(weight), Some(before_ns)) => {
                 let cpu_ns = thread_cpu_ns();
                 let ran_ns = cpu_ns.saturating_sub(std::mem::replace(before_ns, cpu_ns));
@@ -178,7 +191,7 @@ mod tests {
 
     /// A batch of an item, and how long it took.
     fn batch(item: impl FnOnce()) -> (Laps, u64) {
-        let mut laps = Laps::begin(1_000, 1, now_ns());
+        let mut laps = Laps::begin(1_000, 1, now_ns(), None);
         let began_ns = laps.ns;
         item();
         laps.ns = now_ns();
@@ -196,6 +209,23 @@ mod tests {
         on_cpu.begin_batch(PoolId(pool), now_ns());
         let (laps, busy_ns) = batch(item);
         (on_cpu.of_batch(&laps, busy_ns), busy_ns)
+    }
+
+    #[test]
+    fn the_clock_is_read_for_long_laps_alone_and_nothing_counts_twice() {
+        let began_cpu_ns = thread_cpu_ns();
+        let mut laps = Laps::begin(CPU_CLOCK_ALWAYS_NS, 1, now_ns(), Some(began_cpu_ns));
+        let began_ns = laps.ns;
+        let short_ns = laps.lap(&Away::default(), 1, false);
+        // On a loaded machine it may have been long.
+        if laps.ns - began_ns < CPU_CLOCK_ITEM_NS {
+            assert_eq!(short_ns, laps.ns - began_ns);
+        }
+        let mut next = Laps::begin(CPU_CLOCK_ALWAYS_NS, 2, laps.ns, laps.cpu_ns());
+        spin(MS);
+        let long_ns = next.lap(&Away::default(), 1, false);
+        assert_eq!(next.cpu_ns(), Some(began_cpu_ns + short_ns + long_ns));
+        assert!(next.cpu_ns() <= Some(thread_cpu_ns()));
     }
 
     #[test]

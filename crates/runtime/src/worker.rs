@@ -71,6 +71,8 @@ struct Worker<'a> {
     search: Search,
     books: BooksCache,
     on_cpu: OnCpu,
+    /// The CPU time of this thread by the end of the last batch, if it is known.
+    cpu_ns: Option<u64>,
 }
 
 /// What is known of the batch that a worker runs.
@@ -99,8 +101,22 @@ impl<'a> Worker<'a> {
         let (idle, search) = (slot.called(now_ns), Search::UNKNOWN);
         // Those who come one after the other for a batch each measure one batch in so many, too.
         let (turn, slept_ns) = (comer.into(), now_ns);
-        let on_cpu = OnCpu::default();
-        Self { shared, me, cpu, turn, shares, comer, idle, slept_ns, now_ns, search, books, on_cpu }
+        let (on_cpu, cpu_ns) = (OnCpu::default(), None);
+        Self {
+            shared,
+            me,
+            cpu,
+            turn,
+            shares,
+            comer,
+            idle,
+            slept_ns,
+            now_ns,
+            search,
+            books,
+            on_cpu,
+            cpu_ns,
+        }
     }
 
     /// The slot is this thread's now.
@@ -223,7 +239,7 @@ impl<'a> Worker<'a> {
         let dispatch = &self.shared.dispatch;
         let began_ns = self.now_ns;
         let usual_ns = dispatch.pools.queue(queue).length().mean_ns();
-        let laps = Laps::begin(usual_ns, self.turn, began_ns);
+        let laps = Laps::begin(usual_ns, self.turn, began_ns, self.cpu_ns.take());
         let slot = dispatch.slot(self.cpu);
         slot.begin(began_ns);
         slot.books.begins();
@@ -306,7 +322,7 @@ impl<'a> Worker<'a> {
         let is_ours = slot.is_owned_by(self.me.id);
         self.lap(&mut turn, !is_ours);
         let Turn { queue, reach, began_ns, laps, items, cpu_ns, .. } = turn;
-        self.now_ns = laps.ns;
+        (self.now_ns, self.cpu_ns) = (laps.ns, laps.cpu_ns());
         let elapsed_ns = self.now_ns.saturating_sub(began_ns);
         self.shared.dispatch.pools.queue(queue).complete(elapsed_ns, items);
         if is_ours {
@@ -397,6 +413,7 @@ impl<'a> Worker<'a> {
     fn park(&mut self) {
         let (shared, slot) = (self.shared, self.shared.dispatch.slot(self.cpu));
         self.me.running_since_ns.store(0, Ordering::Relaxed);
+        self.cpu_ns = None;
         if self.searches() {
             return;
         }
