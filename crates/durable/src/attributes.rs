@@ -21,13 +21,13 @@ use std::time::UNIX_EPOCH;
 
 use homing_control::{Attribute, AttributeError, AttributeTree, flat_keyed};
 
-use crate::backend::Backend;
+use crate::choices::early::WriteBack;
+use crate::choices::pace::Sharing;
+use crate::choices::strategy::Strategy;
 use crate::counters::{Counters, Histogram};
 use crate::durable::Durable;
-use crate::early::WriteBack;
+use crate::engine::backend::Backend;
 use crate::error::DurabilityError;
-use crate::pace::Sharing;
-use crate::strategy::Strategy;
 
 /// The live attributes of an engine, read and written as text by path. Cheap to clone.
 ///

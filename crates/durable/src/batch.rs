@@ -12,10 +12,10 @@ use homing_runtime::blocking;
 use rustix::fs::OFlags;
 use rustix::process::{Resource, getrlimit};
 
-use crate::description::Description;
 use crate::durable::{Durable, Kind};
-use crate::file_id::FileId;
+use crate::files::file_id::FileId;
 use crate::synced::{Synced, SyncedMany};
+use crate::system::description::Description;
 
 /// A batch of this many files is a bulk: a caller that syncs single files beside it is still alone.
 /// Chosen: more than a file with its directory and a few of its neighbours.

@@ -9,19 +9,19 @@ use std::sync::Arc;
 
 use homing_runtime::{Runtime, WorkqueueError};
 
-use crate::backend::Backend;
 use crate::batch::{Batch, parent};
-use crate::calls::{Call, is_deep, tell};
+use crate::choices::early::WriteBack;
+use crate::choices::pace::Sharing;
+use crate::choices::strategy::Strategy;
 use crate::counters::{Counters, add};
-use crate::description::Description;
-use crate::early::WriteBack;
+use crate::engine::backend::Backend;
+use crate::engine::calls::{Call, is_deep, tell};
 use crate::engine::{Engine, no_directory};
 use crate::error::DurabilityError;
-use crate::file_id::FileId;
 use crate::files::Asked;
-use crate::pace::Sharing;
-use crate::strategy::Strategy;
+use crate::files::file_id::FileId;
 use crate::synced::{Synced, SyncedMany};
+use crate::system::description::Description;
 use crate::system::{Linux, System};
 
 /// Which part of a file is to be durable.

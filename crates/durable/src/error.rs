@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::SystemTime;
 
 use crate::durable::Kind;
-use crate::file_id::FileId;
+use crate::files::file_id::FileId;
 
 /// Data of a file did not reach stable storage, and may be lost.
 ///

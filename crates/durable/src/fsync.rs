@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use homing_runtime::Runtime;
 
-use crate::description::Description;
 use crate::durable::Durable;
 use crate::error::DurabilityError;
 use crate::synced::{Synced, SyncedMany};
+use crate::system::description::Description;
 
 /// Makes files durable with the [`Runtime`]'s own engine, [`Durable::of`]. Bring this trait into
 /// scope:

@@ -25,16 +25,20 @@
 //!
 //! * Callers that sync the same file share its next sync (`files`).
 //! * Files that wait are synced side by side, those of batches after those of other callers
-//!   (`ready`). Where it has been faster, the write-back of all of them is begun first (`early`).
-//! * How many are synced side by side is what has been faster, too (`depth`).
+//!   (`files::ready`). Where it has been faster, the write-back of all of them is begun first
+//!   (`choices::early`).
+//! * How many are synced side by side is what has been faster, too (`choices::depth`).
 //! * If many files of one filesystem wait, one commit of that filesystem may sync them instead,
-//!   with a verdict for each file (`commit`). The measured costs decide which of the two is used
-//!   (`strategy`).
+//!   with a verdict for each file (`engine::commit`). The measured costs decide which of the two is
+//!   used (`choices::strategy`).
 //! * If callers sync one file each, few may ever wait at the same time. Where it has been faster,
 //!   these callers are made to wait for each other, so that a commit can serve them as a group
-//!   (`group`).
+//!   (`choices::group`).
 //! * Where many callers sync one file that has several descriptions for this purpose
 //!   ([`SharedFile`]), they share syncs only if that is faster.
+//!
+//! `files` knows what waits and what is under way, `choices` decides how it is done, and `engine`
+//! does it, with the calls that are in `system`.
 //!
 //! Rules, cited by number:
 //!
@@ -53,72 +57,43 @@
 //! [`Log`] is a write-ahead log with group commit (`log`).
 #[cfg(feature = "control")]
 mod attributes;
-mod backend;
 mod batch;
-mod by_caller;
-mod calls;
-mod choice;
-mod commit;
-mod commits;
+mod choices;
 mod counters;
-mod depth;
-mod description;
 mod durable;
-mod early;
 mod engine;
-mod entry;
 mod error;
-mod failures;
-mod file_id;
 mod files;
-#[cfg(all(test, not(shuttle)))]
-mod files_tests;
-mod filesystem;
 mod fsync;
-mod gather;
-mod gathers;
-mod group;
 mod log;
 #[cfg(feature = "metrics")]
 mod metrics;
-mod noted;
-mod pace;
-mod policy;
-#[cfg(target_os = "linux")]
-mod range;
-mod ready;
+#[cfg(all(shuttle, test))]
+mod models;
 mod replace;
-#[cfg(target_os = "linux")]
-mod ring;
 mod shared_file;
-#[cfg(all(shuttle, test))]
-mod shuttle_flush_tests;
-#[cfg(all(shuttle, test))]
-mod shuttle_tests;
-mod strategy;
 mod sync;
 mod synced;
 mod system;
-mod windows;
 
 #[cfg(feature = "control")]
 pub use attributes::DurableAttributes;
-pub use backend::Backend;
 pub use batch::Batch;
-pub use commits::Commits;
+pub use choices::early::WriteBack;
+pub use choices::pace::{Pace, Sharing, Way};
+pub use choices::strategy::Strategy;
 pub use counters::{Counters, Histogram};
-pub use description::Description;
 pub use durable::{Durable, Kind};
-pub use early::WriteBack;
+pub use engine::backend::Backend;
+pub use engine::commits::Commits;
 pub use error::DurabilityError;
 pub use fsync::Fsync;
 #[cfg(feature = "control")]
 pub use log::LogAttributes;
 pub use log::{Log, LogError, LogOptions, RECORD_LENGTH_MAX, Record, Records, Recovery, Sequence};
-pub use pace::{Pace, Sharing, Way};
 pub use replace::{ReplaceError, Replaced};
 pub use shared_file::SharedFile;
-pub use strategy::Strategy;
 pub use synced::{Synced, SyncedMany};
+pub use system::description::Description;
 #[doc(hidden)]
 pub use system::{Failure, Linux, System, Witness};

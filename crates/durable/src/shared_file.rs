@@ -9,14 +9,14 @@ use std::time::Instant;
 
 use homing_runtime::blocking;
 
-use crate::calls::{Call, is_deep, tell};
+use crate::choices::pace::{Pace, Way};
 use crate::counters::add;
 use crate::durable::{Durable, Kind};
+use crate::engine::calls::{Call, is_deep, tell};
 use crate::engine::{Engine, nanoseconds, runtime_ended};
-use crate::entry::is_of;
-use crate::file_id::FileId;
-use crate::gather::{Gather, gather};
-use crate::pace::{Pace, Way};
+use crate::files::entry::is_of;
+use crate::files::file_id::FileId;
+use crate::files::gather::{Gather, gather};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::synced::Verdict;
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use homing_runtime::{blocking, quietly};
 
-use crate::calls::{Call, tell};
+use crate::engine::calls::{Call, tell};
 use crate::error::DurabilityError;
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 

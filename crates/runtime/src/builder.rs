@@ -10,15 +10,15 @@ use std::time::Duration;
 use homing_sched::{CPU_INTENSIVE_NS, Layout};
 use homing_topology::{Allowed, CpuSet, Machine, TopologyError};
 
-use crate::affinity::Unpinned;
-use crate::clock::nanoseconds;
-use crate::crew::Crew;
 use crate::dispatch::Dispatch;
-use crate::monitor;
+use crate::measure::clock::nanoseconds;
+use crate::monitor::looks;
 use crate::monitor::stall::{OnStall, Stall};
 use crate::runtime::Runtime;
 use crate::shared::{Hooks, Settings, Shared};
 use crate::sync::thread;
+use crate::threads::affinity::Unpinned;
+use crate::threads::crew::Crew;
 
 /// Why a runtime could not be started.
 ///
@@ -417,7 +417,7 @@ impl Builder {
         };
         #[cfg(feature = "async-io")]
         if settings.drives_io {
-            crate::sleeper::start_reactor().map_err(RuntimeError::Reactor)?;
+            crate::threads::sleeper::start_reactor().map_err(RuntimeError::Reactor)?;
         }
         let crew = Crew::new(self.thread_name.clone(), self.keep_alive);
         let hooks = Hooks { refuse_threads: self.refuse_threads };
@@ -453,7 +453,7 @@ fn default_stack_size() -> usize {
 impl Runtime {
     fn start_monitor(self, name: &str) -> Result<Self, RuntimeError> {
         let shared = Arc::clone(self.shared());
-        let body = move || monitor::main(&shared);
+        let body = move || looks::main(&shared);
         let monitor = self
             .shared()
             .hooks

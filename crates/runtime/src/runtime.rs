@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 use homing_sched::{Facts, Features, Layout, Record};
 use homing_topology::{CpuId, CpuSet, Machine, Scope};
 
-use crate::books::CpuCounters;
 use crate::builder::{Builder, RuntimeError};
-use crate::clock::nanoseconds;
 use crate::extensions::Extensions;
-use crate::handle::JoinHandle;
-use crate::lend::blocking;
-use crate::local;
-use crate::scope::WorkScope;
+use crate::handles::handle::JoinHandle;
+use crate::handles::scope::WorkScope;
+use crate::measure::books::CpuCounters;
+use crate::measure::clock::nanoseconds;
 use crate::shared::Shared;
 use crate::sync::{self, thread};
-use crate::workqueue::Workqueue;
-use crate::workqueue_builder::{WorkqueueBuilder, WorkqueueError};
+use crate::threads::lend::blocking;
+use crate::threads::local;
+use crate::workqueues::builder::{WorkqueueBuilder, WorkqueueError};
+use crate::workqueues::workqueue::Workqueue;
 
 /// Worker threads and their queues. One process can have several runtimes.
 ///

@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 use homing_sched::{Affinity, Facts};
 use homing_topology::{CpuId, CpuSet, NodeId};
 
-use crate::affinity::{Mask, NOWHERE, pin_to, read_mask};
-use crate::books::CpuCounters;
-use crate::clock::now_ns;
-use crate::crew::{Crew, Member};
+use crate::dispatch::issuers::Issuers;
 use crate::dispatch::{Dispatch, Fill};
 use crate::extensions::Extensions;
-use crate::futures::Futures;
-use crate::gate::Gate;
-use crate::issuers::Issuers;
+use crate::handles::futures::Futures;
 use crate::item::quietly;
-use crate::local;
+use crate::measure::books::CpuCounters;
+use crate::measure::clock::now_ns;
+use crate::measure::spare::SpareCpus;
+use crate::monitor::bed::MonitorBed;
 use crate::monitor::stall::OnStall;
-use crate::monitor_bed::MonitorBed;
-use crate::registry::Registry;
-use crate::rescuer::Rescuer;
-use crate::spare::SpareCpus;
+use crate::monitor::timers::Timers;
+use crate::monitor::watched::Watched;
 use crate::sync::{Condvar, Mutex, lock};
-use crate::timers::Timers;
-use crate::watched::Watched;
+use crate::threads::affinity::{Mask, NOWHERE, pin_to, read_mask};
+use crate::threads::crew::{Crew, Member};
+use crate::threads::local;
+use crate::threads::rescuer::Rescuer;
+use crate::workqueues::gate::Gate;
+use crate::workqueues::registry::Registry;
 
 /// See the module.
 pub(crate) struct Shared {

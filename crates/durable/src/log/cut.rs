@@ -8,8 +8,8 @@ use std::sync::Arc;
 use homing_runtime::blocking;
 
 use super::lead::Shared;
-use crate::commit;
 use crate::durable::Kind;
+use crate::engine::commit;
 use crate::engine::runtime_ended;
 use crate::error::Loss;
 use crate::sync::{Mutex, lock};

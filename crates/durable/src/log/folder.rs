@@ -12,8 +12,8 @@ use std::sync::Arc;
 use super::error::LogError;
 use super::format::{HEADER_LEN, Header};
 use super::write::Tail;
-use crate::commit;
 use crate::durable::Kind;
+use crate::engine::commit;
 use crate::system::{Failure, System};
 
 const BUFFER_LEN: usize = 256 << 10;

@@ -47,7 +47,7 @@ pub use sequence::Sequence;
 
 use crate::durable::Durable;
 use crate::error::DurabilityError;
-use crate::file_id::FileId;
+use crate::files::file_id::FileId;
 use crate::sync::Mutex;
 use crate::synced::Synced;
 use lead::{Answer, Led, Shared, State};

@@ -33,7 +33,7 @@ use rustix::io::Errno;
 use crate::batch::parent;
 use crate::durable::{Durable, Kind};
 use crate::error::DurabilityError;
-use crate::file_id::FileId;
+use crate::files::file_id::FileId;
 use old::Old;
 use turns::Turn;
 pub(crate) use turns::Turns;

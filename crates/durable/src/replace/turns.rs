@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Result;
 
-use crate::file_id::FileId;
+use crate::files::file_id::FileId;
 use crate::sync::{Mutex, lock};
 
 /// A directory, and a name in it.

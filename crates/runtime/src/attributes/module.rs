@@ -9,7 +9,7 @@ use homing_sched::{DecisionLog, Facts, Level, PoolId, QueueId};
 use homing_topology::{CpuId, CpuSet, Scope};
 
 use super::{Refused, scope};
-use crate::clock::nanoseconds;
+use crate::measure::clock::nanoseconds;
 use crate::shared::Shared;
 
 /// The attributes of `module`, and whether they can be set.

@@ -8,12 +8,12 @@ use homing_sched::{MAX_ACTIVE_MAX, Nice, PullCost};
 use homing_topology::CpuSet;
 
 use super::{Refused, flag, scope};
-use crate::books::Counters;
-use crate::gate::Kind;
+use crate::measure::books::Counters;
 use crate::shared::Shared;
-use crate::state::WorkqueueState;
-use crate::workqueue::Workqueue;
-use crate::workqueue_builder::WorkqueueError;
+use crate::workqueues::builder::WorkqueueError;
+use crate::workqueues::gate::Kind;
+use crate::workqueues::state::WorkqueueState;
+use crate::workqueues::workqueue::Workqueue;
 
 /// How long `frozen` waits for items that run.
 const FREEZE: Duration = Duration::from_secs(5);
@@ -91,7 +91,7 @@ pub(super) fn get(shared: &Arc<Shared>, name: &str, attribute: &str) -> Option<S
         "max_active" => chosen.max_active.map_or("max".to_owned(), |max| max.to_string()),
         "min_active" => state.min_active().to_string(),
         "frozen" if state.kinds.freezable => {
-            bit(state.gate().is_some_and(crate::gate::Gate::is_frozen))
+            bit(state.gate().is_some_and(crate::workqueues::gate::Gate::is_frozen))
         }
         "pool" => state.mode().pool().0.to_string(),
         "active" => active(&state),
@@ -151,7 +151,7 @@ fn counters(state: &WorkqueueState, counters: &Counters) -> String {
     let reclaim = |count: u64| state.kinds.mem_reclaim.then_some(count);
     let age = |quantile| counters.queue_age.quantile_ns(quantile);
     let [home, llc, node, remote] = counters.taken;
-    let inactive = state.gate().map_or(0, crate::gate::Gate::inactive);
+    let inactive = state.gate().map_or(0, crate::workqueues::gate::Gate::inactive);
     let per_cpu = state.kinds.per_cpu;
     let all = [
         ("queued", Some(counters.queued)),

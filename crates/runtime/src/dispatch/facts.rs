@@ -6,7 +6,7 @@ use homing_sched::{
 use homing_topology::{CpuId, CpuSet};
 
 use super::Dispatch;
-use crate::clock::now_ns;
+use crate::measure::clock::now_ns;
 use crate::sync::Ordering;
 
 impl Facts for Dispatch {

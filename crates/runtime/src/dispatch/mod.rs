@@ -1,7 +1,11 @@
 //! The wake protocol: put an item in and wake somebody; announce idle, look again, sleep. The
 //! steps are numbered as in `README.md`.
 
+pub(crate) mod cpu_bits;
 mod facts;
+pub(crate) mod issuers;
+pub(crate) mod occupied;
+pub(crate) mod tape;
 
 use homing_sched::{
     Asked, Attributes, Features, Idle, IssuerTime, Layout, Next, PoolId, QueueId, Reach, Shares,
@@ -9,14 +13,14 @@ use homing_sched::{
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
-use crate::cpu_bits::CpuBits;
-use crate::home_queue::QueueAge;
+use crate::dispatch::cpu_bits::CpuBits;
+use crate::dispatch::occupied::Occupied;
+use crate::dispatch::tape::Tape;
 use crate::item::{Item, Sealed};
-use crate::occupied::Occupied;
-use crate::pools::Pools;
-use crate::slot::{Slot, ThreadId};
+use crate::queues::home_queue::QueueAge;
+use crate::queues::pools::Pools;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
-use crate::tape::Tape;
+use crate::threads::slot::{Slot, ThreadId};
 
 /// Everything that issuers and workers of one runtime share.
 ///

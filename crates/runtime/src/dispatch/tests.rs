@@ -7,8 +7,8 @@ use homing_sched::{Affinity, Facts};
 use homing_topology::{Machine, Scope};
 
 use super::*;
-use crate::clock::now_ns;
 use crate::item::{Tag, lone};
+use crate::measure::clock::now_ns;
 
 #[derive(Default)]
 struct Woken(Cell<u32>);

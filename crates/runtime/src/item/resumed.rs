@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 
 use super::header::{Books, Header, Item, Ran, Tag, Unrun, VTable};
 use super::quiet::drop_quietly;
-use crate::local;
+use crate::threads::local;
 
 /// The right to go on with a future.
 pub(crate) type Runnable = async_task::Runnable<Place>;

@@ -8,11 +8,11 @@ use homing_topology::CpuId;
 
 use super::strays::Strays;
 use super::usage::{Since, Usage, cpu_clock_ns, sleeps};
-use crate::clock::now_ns;
-use crate::crew::Member;
+use crate::measure::clock::now_ns;
 use crate::shared::Shared;
-use crate::slot::ThreadId;
-use crate::state::WorkqueueState;
+use crate::threads::crew::Member;
+use crate::threads::slot::ThreadId;
+use crate::workqueues::state::WorkqueueState;
 
 /// A thread that has run for more than this part of the time since the last look is not blocked.
 pub(super) const RUNS_SHARE: u64 = 4;

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use homing_sched::Facts;
 use homing_topology::Allowed;
 
-use crate::affinity::{LET_GO, MOVED, Mask, NOWHERE, STRAY, may_leave, read_mask};
 use crate::shared::Shared;
 use crate::sync::lock;
+use crate::threads::affinity::{LET_GO, MOVED, Mask, NOWHERE, STRAY, may_leave, read_mask};
 
 /// How often the CPU mask is read.
 const MASK_NS: u64 = 250_000_000;

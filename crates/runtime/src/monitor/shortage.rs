@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use homing_sched::is_stranded;
 use homing_topology::CpuSet;
 
-use super::INTERVAL_NS;
 use super::long_items::bound_items_wait;
-use crate::rescuer::{MAYDAY_INTERVAL_NS, MAYDAY_NS};
+use super::looks::INTERVAL_NS;
 use crate::shared::Shared;
+use crate::threads::rescuer::{MAYDAY_INTERVAL_NS, MAYDAY_NS};
 
 /// How long the creation of threads must have failed before a waiting thread is asked to run other
 /// items on top of its own. Model time does not pass while the monitor sleeps.
@@ -31,7 +31,7 @@ pub(super) struct Shortage {
 impl Shortage {
     /// If no thread can be created, asks a thread that waits for an item to run others, but only if
     /// nobody else can, and not at once. If no thread waits, a parked one leaves its CPU for
-    /// another CPU ([`Crew::needs_thread`](crate::crew::Crew::needs_thread)).
+    /// another CPU ([`Crew::needs_thread`](crate::threads::crew::Crew::needs_thread)).
     pub(super) fn ask_for_help(&mut self, shared: &Shared, now_ns: u64) {
         let (crew, dispatch) = (&shared.crew, &shared.dispatch);
         let short = crew.unfilled();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use homing_sched::QueueId;
 
-use crate::clock::now_ns;
+use crate::measure::clock::now_ns;
 use crate::shared::Shared;
 use crate::sync::thread;
 

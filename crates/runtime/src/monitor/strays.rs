@@ -9,11 +9,11 @@ use homing_topology::{CpuId, CpuSet};
 
 use super::long_items::RUNS_SHARE;
 use super::usage::cpu_clock_ns;
-use crate::affinity::{LET_GO, MOVED, NOWHERE, STRAY, mask_of, set_mask_of};
-use crate::crew::Member;
 use crate::shared::Shared;
-use crate::slot::ThreadId;
 use crate::sync::lock;
+use crate::threads::affinity::{LET_GO, MOVED, NOWHERE, STRAY, mask_of, set_mask_of};
+use crate::threads::crew::Member;
+use crate::threads::slot::ThreadId;
 
 /// When each was looked at, and its CPU time by then.
 #[derive(Default)]

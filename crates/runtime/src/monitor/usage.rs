@@ -140,8 +140,8 @@ mod tests {
     #[test]
     fn the_cpu_clock_of_a_thread_is_that_of_the_thread() {
         let tid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-        let (before, other) = (crate::clock::thread_cpu_ns(), cpu_clock_ns(tid).unwrap());
-        assert!((before..=crate::clock::thread_cpu_ns()).contains(&other));
+        let (before, other) = (crate::measure::clock::thread_cpu_ns(), cpu_clock_ns(tid).unwrap());
+        assert!((before..=crate::measure::clock::thread_cpu_ns()).contains(&other));
         assert_eq!(cpu_clock_ns(u32::MAX), None);
     }
 }
