@@ -73,7 +73,7 @@ const ATTRIBUTES: &[(&str, &str)] = &[
     ("pod/system/node", "-1"),
     (
         "pool/2",
-        "affinity_scope cache\naffinity_strict 1\nlocalize 0\npull_cost 100\nnice 0\ncpumask 0-3\nref 1\n\
+        "affinity_scope cache\naffinity_strict 1\nlocalize 0\npull_cost 100\nnice 0\nblocking 0\ncpumask 0-3\nref 1\n\
          queue 0 0,1 0\nqueue 2 2,3 17\n",
     ),
     ("pool/10", "affinity_scope cpu\nnice -5\nref 2\nqueue 0 0 0\nqueue 3 3 1"),
@@ -280,9 +280,9 @@ system
 
 Worker Pools
 ============
-pool  ref  nice  scope  strict  localize  pull  cpus
-2     1    0     cache  1       0         100   0-3
-10    2    -5    cpu    -       -         -     -
+pool  ref  nice  scope  strict  localize  pull  blocking  cpus
+2     1    0     cache  1       0         100   0         0-3
+10    2    -5    cpu    -       -         -     -         -
 
 pool  home queue  cpus  waiting
 2     0           0,1   0

@@ -183,9 +183,11 @@ impl Dump {
             "affinity_strict",
             "localize",
             "pull_cost",
+            "blocking",
             "cpumask",
         ];
-        let header = ["pool", "ref", "nice", "scope", "strict", "localize", "pull", "cpus"];
+        let header =
+            ["pool", "ref", "nice", "scope", "strict", "localize", "pull", "blocking", "cpus"];
         let rows = self.pools.iter().map(|pool| {
             let value = |key| or_unknown(pool.attributes.get(key).map(String::as_str));
             [pool.id.clone()].into_iter().chain(keys.map(value)).collect()

@@ -187,12 +187,13 @@ fn pool(shared: &Shared, id: PoolId) -> String {
     let users = shared.workqueues.all();
     let users = users.iter().filter(|state| state.mode().pool() == id).count();
     let mut text = format!(
-        "affinity_scope {}\naffinity_strict {}\nlocalize {}\npull_cost {}\nnice {}\ncpumask {}\nref {users}",
+        "affinity_scope {}\naffinity_strict {}\nlocalize {}\npull_cost {}\nnice {}\nblocking {}\ncpumask {}\nref {users}",
         attributes.affinity.scope,
         u8::from(attributes.affinity.strict),
         u8::from(attributes.localize),
         attributes.pull_cost.percent(),
         attributes.nice.get(),
+        u8::from(dispatch.pools.is_blocking(id)),
         dispatch.cpumask(id).unwrap_or(online),
     );
     let level: Level = attributes.level();

@@ -48,6 +48,21 @@ fn everything_that_is_listed_can_be_read_and_what_is_writable_takes_its_own_valu
 }
 
 #[test]
+fn a_pool_tells_whether_its_items_block() {
+    let runtime = runtime();
+    let [_plain, _files] = [
+        runtime.workqueue("plain").build().unwrap(),
+        runtime.workqueue("files").blocking().build().unwrap(),
+    ];
+    let tree = runtime.attributes();
+    for (workqueue, blocking) in [("plain", "blocking 0"), ("files", "blocking 1")] {
+        let pool = tree.get(&format!("workqueue/{workqueue}/pool")).unwrap();
+        let pool = tree.get(&format!("pool/{pool}")).unwrap();
+        assert!(pool.lines().any(|line| line == blocking), "{workqueue}: {pool}");
+    }
+}
+
+#[test]
 fn each_cpu_tells_what_its_workers_have_done() {
     let runtime = runtime();
     let cpus = runtime.cpus();

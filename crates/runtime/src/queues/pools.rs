@@ -159,6 +159,12 @@ impl Pools {
         self.attributes(pool).nice
     }
 
+    /// Whether its items are said to block.
+    #[cfg(feature = "control")]
+    pub(crate) fn is_blocking(&self, pool: PoolId) -> bool {
+        self.pool(pool).blocking
+    }
+
     pub(crate) fn cpumask(&self, pool: PoolId) -> Option<&CpuSet> {
         self.pool(pool).cpumask.as_ref()
     }
