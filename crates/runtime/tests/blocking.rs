@@ -1,6 +1,8 @@
 //! Items that block, with and without saying so; items that use their CPU for long; threads that
 //! are refused; what is left behind.
 
+mod waiting;
+
 use std::fs;
 use std::future::poll_fn;
 use std::io::{PipeReader, Read, Write, pipe};
@@ -16,8 +18,7 @@ use homing_runtime::{
 use homing_topology::Machine;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Far beyond what any of this takes on a busy machine; a lost wake-up takes for ever.
-const LONG: Duration = Duration::from_secs(60);
+use waiting::{LONG, wait_until};
 
 fn one_cpu() -> CpuSet {
     Runtime::new().unwrap().cpus().first().into_iter().collect()
@@ -27,14 +28,6 @@ fn read_one(mut from: PipeReader) -> u8 {
     let mut byte = [0];
     from.read_exact(&mut byte).unwrap();
     byte[0]
-}
-
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + LONG;
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what} did not happen within {LONG:?}");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]

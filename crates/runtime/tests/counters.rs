@@ -1,25 +1,18 @@
 //! What the counters tell, where items go far, go back, or have their scope chosen for them.
 
+mod waiting;
+
 use std::time::{Duration, Instant};
 
 use homing_runtime::{Counters, CpuCounters, CpuId, CpuSet, Reach, Runtime, Scope, blocking};
 use homing_topology::Machine;
 
-/// Far longer than anything here takes.
-const LONG: Duration = Duration::from_secs(60);
+use waiting::wait_until;
 
 fn spin(for_us: u64) {
     let began = Instant::now();
     while began.elapsed() < Duration::from_micros(for_us) {
         std::hint::spin_loop();
-    }
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < LONG, "{what} takes too long");
-        std::thread::yield_now();
     }
 }
 

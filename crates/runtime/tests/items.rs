@@ -1,5 +1,7 @@
 //! Everything that can be queued, and how: batches, named CPUs and nodes, scopes, futures, aborts.
 
+mod waiting;
+
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,13 +11,7 @@ use std::time::{Duration, Instant};
 
 use homing_runtime::{CpuId, CpuSet, Features, JoinError, Nice, NodeId, Runtime, Scope, Workqueue};
 
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what} did not happen within a minute");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
+use waiting::wait_until;
 
 /// A runtime with one worker, which is held until the flag is set.
 fn held() -> (Runtime, Arc<AtomicBool>) {

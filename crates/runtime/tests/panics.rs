@@ -1,14 +1,18 @@
 //! Panics that come from where nobody expects them: they end where they arose.
 
+mod waiting;
+
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use homing_runtime::{JoinError, Runtime};
+
+use waiting::wait_until;
 
 /// Panics when it is dropped.
 struct Bomb;
@@ -17,14 +21,6 @@ impl Drop for Bomb {
     fn drop(&mut self) {
         // A second panic at a time would end the process.
         assert!(thread::panicking(), "a bomb was dropped");
-    }
-}
-
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what} did not happen within a minute");
-        thread::sleep(Duration::from_millis(1));
     }
 }
 
