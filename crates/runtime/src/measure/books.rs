@@ -70,7 +70,8 @@ pub struct Counters {
     pub rescued: u64,
     /// CPU time of the items, in nanoseconds. If items usually take 50 to 500 us, it is read for
     /// one batch in 8, which stands for all. If they take less, it is the elapsed time without the
-    /// time that they spent asleep in [`blocking`](crate::blocking), which is cheaper to read.
+    /// time that they spent asleep in [`blocking`](crate::blocking), which is cheaper to read. So
+    /// it is for a batch below 50 us where items usually take longer than 500 us.
     pub cpu_time_ns: u64,
     /// The same, broken down by how far away the items were taken: in the order of [`Reach::ALL`].
     pub cpu_times_ns: [u64; Reach::ALL.len()],

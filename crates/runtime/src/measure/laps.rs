@@ -70,6 +70,20 @@ fn add(counter: &AtomicU64, ns: u64) {
     counter.store(counter.load(Ordering::Relaxed) + ns, Ordering::Relaxed);
 }
 
+/// A thread's CPU time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CpuTime {
+    ns: u64,
+    /// The workqueue whose short laps it contains as if they had not slept; 0: none, it was read.
+    guessed_for: u32,
+}
+
+impl CpuTime {
+    fn read() -> Self {
+        Self { ns: thread_cpu_ns(), guessed_for: 0 }
+    }
+}
+
 /// The clocks of a batch.
 #[derive(Debug)]
 pub(crate) struct Laps {
@@ -77,9 +91,9 @@ pub(crate) struct Laps {
     usual_ns: u64,
     /// For how many batches like this one its CPU time stands; `None`: the elapsed time is used.
     weight: Option<u64>,
-    /// The end of the last lap, and the thread's CPU time by then: about, after a short one.
+    /// The end of the last lap, and the thread's CPU time by then.
     pub(crate) ns: u64,
-    cpu_ns: Option<u64>,
+    cpu: Option<CpuTime>,
     /// How long the thread was away in all.
     pub(crate) away_ns: u64,
 }
@@ -131,8 +145,8 @@ impl OnCpu {
 
 impl Laps {
     /// The clocks of the batch of this number, which began at `began_ns`, when the thread's CPU
-    /// time was `cpu_ns`, if that is known.
-    pub(crate) fn begin(usual_ns: u64, number: u64, began_ns: u64, cpu_ns: Option<u64>) -> Self {
+    /// time was `cpu`, if that is known.
+    pub(crate) fn begin(usual_ns: u64, number: u64, began_ns: u64, cpu: Option<CpuTime>) -> Self {
         let weight = match usual_ns {
             _ if cfg!(homing_uncounted) => None,
             0 | CPU_CLOCK_ALWAYS_NS.. => Some(1),
@@ -140,34 +154,43 @@ impl Laps {
             CPU_CLOCK_ITEM_NS.. => Some(0),
             _ => None,
         };
-        let cpu_ns =
-            weight.filter(|weight| *weight > 0).map(|_| cpu_ns.unwrap_or_else(thread_cpu_ns));
-        Self { usual_ns, weight, ns: began_ns, cpu_ns, away_ns: 0 }
+        let is_read = weight.is_some_and(|weight| weight > 0);
+        let cpu = is_read.then(|| cpu.unwrap_or_else(CpuTime::read));
+        Self { usual_ns, weight, ns: began_ns, cpu, away_ns: 0 }
+    }
+
+    /// The next lap is of this workqueue. If others slept in what was guessed, that must not be
+    /// taken off what this one has used.
+    pub(crate) fn turns_to(&mut self, workqueue: u32) {
+        let own = if self.weight == Some(1) { workqueue } else { 0 };
+        if self.cpu.is_some_and(|cpu| ![0, own].contains(&cpu.guessed_for)) {
+            self.cpu = Some(CpuTime::read());
+        }
     }
 
     /// The thread's CPU time by the end of the last lap, for the next batch: where one long item in
     /// ten makes the usual one long, the clock is read for that one.
-    pub(crate) fn cpu_ns(&self) -> Option<u64> {
-        self.cpu_ns
+    pub(crate) fn cpu(&self) -> Option<CpuTime> {
+        self.cpu
     }
 
-    /// The CPU time of the `items` items that have run since the last lap. If the CPU was `lost`,
-    /// and not by `blocking`, one of them slept for an unknown time. Then they are taken to be as
-    /// long as they usually are.
-    pub(crate) fn lap(&mut self, away: &Away, items: u32, lost: bool) -> u64 {
+    /// The CPU time of the `items` items of a workqueue that have run since the last lap. If the
+    /// CPU was `lost`, and not by `blocking`, one of them slept for an unknown time. Then they are
+    /// taken to be as long as they usually are.
+    pub(crate) fn lap(&mut self, workqueue: u32, away: &Away, items: u32, lost: bool) -> u64 {
         let now_ns = now_ns();
         let elapsed_ns = now_ns.saturating_sub(std::mem::replace(&mut self.ns, now_ns));
         let (asleep_ns, beneath_ns) = away.take();
         self.away_ns += asleep_ns + beneath_ns;
-        match (self.weight, &mut self.cpu_ns) {
-            (Some(1), Some(before_ns)) if elapsed_ns < CPU_CLOCK_ITEM_NS && !lost => {
+        match (self.weight, &mut self.cpu) {
+            (Some(1), Some(before)) if elapsed_ns < CPU_CLOCK_ITEM_NS && !lost => {
                 let ran_ns = elapsed_ns.saturating_sub(asleep_ns);
-                *before_ns += ran_ns;
+                *before = CpuTime { ns: before.ns + ran_ns, guessed_for: workqueue };
                 ran_ns.saturating_sub(beneath_ns)
             }
-            (Some(weight), Some(before_ns)) => {
-                let cpu_ns = thread_cpu_ns();
-                let ran_ns = cpu_ns.saturating_sub(std::mem::replace(before_ns, cpu_ns));
+            (Some(weight), Some(before)) => {
+                let now = CpuTime::read();
+                let ran_ns = now.ns.saturating_sub(std::mem::replace(before, now).ns);
                 weight * ran_ns.saturating_sub(beneath_ns)
             }
             (Some(_), None) => 0,
@@ -213,19 +236,37 @@ mod tests {
 
     #[test]
     fn the_clock_is_read_for_long_laps_alone_and_nothing_counts_twice() {
-        let began_cpu_ns = thread_cpu_ns();
-        let mut laps = Laps::begin(CPU_CLOCK_ALWAYS_NS, 1, now_ns(), Some(began_cpu_ns));
+        let began = CpuTime::read();
+        let mut laps = Laps::begin(CPU_CLOCK_ALWAYS_NS, 1, now_ns(), Some(began));
         let began_ns = laps.ns;
-        let short_ns = laps.lap(&Away::default(), 1, false);
+        laps.turns_to(7);
+        let short_ns = laps.lap(7, &Away::default(), 1, false);
         // On a loaded machine it may have been long.
         if laps.ns - began_ns < CPU_CLOCK_ITEM_NS {
             assert_eq!(short_ns, laps.ns - began_ns);
+            assert_eq!(laps.cpu(), Some(CpuTime { ns: began.ns + short_ns, guessed_for: 7 }));
         }
-        let mut next = Laps::begin(CPU_CLOCK_ALWAYS_NS, 2, laps.ns, laps.cpu_ns());
+        let mut next = Laps::begin(CPU_CLOCK_ALWAYS_NS, 2, laps.ns, laps.cpu());
+        next.turns_to(7);
         spin(MS);
-        let long_ns = next.lap(&Away::default(), 1, false);
-        assert_eq!(next.cpu_ns(), Some(began_cpu_ns + short_ns + long_ns));
-        assert!(next.cpu_ns() <= Some(thread_cpu_ns()));
+        let long_ns = next.lap(7, &Away::default(), 1, false);
+        assert_eq!(next.cpu(), Some(CpuTime { ns: began.ns + short_ns + long_ns, guessed_for: 0 }));
+        assert!(next.cpu().unwrap().ns <= thread_cpu_ns());
+    }
+
+    #[test]
+    fn what_short_laps_slept_is_not_taken_off_what_another_workqueue_used() {
+        // 7 has slept for a second in laps that were guessed.
+        let guessed = || Some(CpuTime { ns: thread_cpu_ns() + 1_000 * MS, guessed_for: 7 });
+        let mut laps = Laps::begin(CPU_CLOCK_ALWAYS_NS, 1, now_ns(), guessed());
+        laps.turns_to(8);
+        spin(MS);
+        assert!(laps.lap(8, &Away::default(), 1, false) >= MS);
+        // Nor off what stands for eight batches.
+        let mut laps = Laps::begin(CPU_CLOCK_ITEM_NS, CPU_CLOCK_EVERY, now_ns(), guessed());
+        laps.turns_to(7);
+        spin(MS);
+        assert!(laps.lap(7, &Away::default(), 1, false) >= CPU_CLOCK_EVERY * MS);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::dispatch::{Announced, Taken};
 use crate::item::{Books, Item, Ran};
 use crate::measure::books_cache::BooksCache;
 use crate::measure::clock::now_ns;
-use crate::measure::laps::{Laps, OnCpu};
+use crate::measure::laps::{CpuTime, Laps, OnCpu};
 use crate::shared::Shared;
 use crate::threads::affinity::{MOVED, STRAY};
 use crate::threads::crew::{Member, Orders};
@@ -72,7 +72,7 @@ struct Worker<'a> {
     books: BooksCache,
     on_cpu: OnCpu,
     /// The CPU time of this thread by the end of the last batch, if it is known.
-    cpu_ns: Option<u64>,
+    cpu_time: Option<CpuTime>,
 }
 
 /// What is known of the batch that a worker runs.
@@ -101,7 +101,7 @@ impl<'a> Worker<'a> {
         let (idle, search) = (slot.called(now_ns), Search::UNKNOWN);
         // Those who come one after the other for a batch each measure one batch in so many, too.
         let (turn, slept_ns) = (comer.into(), now_ns);
-        let (on_cpu, cpu_ns) = (OnCpu::default(), None);
+        let (on_cpu, cpu_time) = (OnCpu::default(), None);
         Self {
             shared,
             me,
@@ -115,7 +115,7 @@ impl<'a> Worker<'a> {
             search,
             books,
             on_cpu,
-            cpu_ns,
+            cpu_time,
         }
     }
 
@@ -239,7 +239,7 @@ impl<'a> Worker<'a> {
         let dispatch = &self.shared.dispatch;
         let began_ns = self.now_ns;
         let usual_ns = dispatch.pools.queue(queue).length().mean_ns();
-        let laps = Laps::begin(usual_ns, self.turn, began_ns, self.cpu_ns.take());
+        let laps = Laps::begin(usual_ns, self.turn, began_ns, self.cpu_time.take());
         let slot = dispatch.slot(self.cpu);
         slot.begin(began_ns);
         slot.books.begins();
@@ -265,6 +265,7 @@ impl<'a> Worker<'a> {
                 self.lap(turn, false);
             }
             turn.workqueue = tag.workqueue();
+            turn.laps.turns_to(turn.workqueue);
         }
         let number = turn.workqueue;
         let known = self.books.of(self.shared, self.me, number);
@@ -322,7 +323,7 @@ impl<'a> Worker<'a> {
         let is_ours = slot.is_owned_by(self.me.id);
         self.lap(&mut turn, !is_ours);
         let Turn { queue, reach, began_ns, laps, items, cpu_ns, .. } = turn;
-        (self.now_ns, self.cpu_ns) = (laps.ns, laps.cpu_ns());
+        (self.now_ns, self.cpu_time) = (laps.ns, laps.cpu());
         let elapsed_ns = self.now_ns.saturating_sub(began_ns);
         self.shared.dispatch.pools.queue(queue).complete(elapsed_ns, items);
         if is_ours {
@@ -346,7 +347,7 @@ impl<'a> Worker<'a> {
     /// Charges the batch's last workqueue for what has run since the last lap.
     fn lap(&mut self, turn: &mut Turn, lost: bool) {
         let items = std::mem::take(&mut turn.of_lap);
-        let lap_ns = turn.laps.lap(&self.me.away, items, lost);
+        let lap_ns = turn.laps.lap(turn.workqueue, &self.me.away, items, lost);
         let known = self.books.of(self.shared, self.me, turn.workqueue);
         known.books.ran(turn.reach, lap_ns);
         turn.cpu_ns += lap_ns;
@@ -413,7 +414,7 @@ impl<'a> Worker<'a> {
     fn park(&mut self) {
         let (shared, slot) = (self.shared, self.shared.dispatch.slot(self.cpu));
         self.me.running_since_ns.store(0, Ordering::Relaxed);
-        self.cpu_ns = None;
+        self.cpu_time = None;
         if self.searches() {
             return;
         }
