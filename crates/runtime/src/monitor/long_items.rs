@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use homing_sched::{Asked, BLOCKED_NS, Decided, Facts, PoolId, QueueId, Running, Verdict, tick};
 use homing_topology::CpuId;
 
+use super::looks::INTERVAL_NS;
 use super::strays::Strays;
 use super::usage::{Since, Usage, cpu_clock_ns, sleeps};
-use crate::measure::clock::now_ns;
+use crate::measure::clock;
 use crate::shared::Shared;
 use crate::threads::crew::Member;
 use crate::threads::slot::ThreadId;
@@ -105,11 +106,17 @@ impl LongItems {
         let before = self.seen.get(&member.id).copied();
         let before = before.filter(|seen| seen.running_since_ns == running_since_ns);
         let clock_ns = cpu_clock_ns(tid);
+        // Much of the look may lie between its time and this reading.
+        let now_ns = clock::now_ns().max(now_ns);
         let by_clock = before.zip(clock_ns).and_then(|(before, clock_ns)| {
             let elapsed_ns = now_ns.saturating_sub(before.looked_ns);
             let on_cpu_ns = clock_ns.saturating_sub(before.on_cpu_ns);
+            let stays = || cpu_clock_ns(tid) == Some(clock_ns);
             let (ready_ns, asleep_now) = match on_cpu_ns {
-                0 if sleeps(tid)? => (0, true),
+                // Called out of turn: anybody sleeps for so short a time.
+                0 if elapsed_ns < INTERVAL_NS / 2 => return None,
+                // Unless it has run and gone to sleep between the two readings.
+                0 if sleeps(tid)? && stays() => (0, true),
                 0 => (elapsed_ns, false),
                 _ if on_cpu_ns > elapsed_ns / RUNS_SHARE => (0, false),
                 _ => return None,
@@ -176,7 +183,7 @@ impl LongItems {
 /// nobody sees what the next thread has done and not this.
 fn replace(shared: &Shared, member: &Member, cpu: CpuId, count: impl FnOnce()) {
     let slot = shared.dispatch.slot(cpu);
-    let under_way = slot.shares.loses(now_ns());
+    let under_way = slot.shares.loses(clock::now_ns());
     if slot.vacate(member.id) {
         member.had_ns.store(under_way.had_ns, Ordering::Relaxed);
         count();
