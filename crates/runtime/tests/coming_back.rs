@@ -1,22 +1,15 @@
 //! Threads that come back from blocking, and find their CPU in other hands.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+mod waiting;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{CpuId, CpuSet, Runtime, Scope, blocking};
+use homing_runtime::{CpuId, CpuSet, Runtime, Scope, Workqueue, blocking};
 
-/// Far beyond what any of this takes on a busy machine; a lost wake-up takes for ever.
-const LONG: Duration = Duration::from_secs(60);
-
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + LONG;
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what} did not happen within {LONG:?}");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
+use waiting::{LONG, wait_until};
 
 #[cfg(target_os = "linux")]
 #[test]
@@ -102,4 +95,69 @@ fn who_comes_back_goes_nowhere_that_its_item_may_not_use() {
         assert_eq!(comes_back.join().unwrap(), 1, "{}", bound.name());
         other.unwrap().join().unwrap();
     }
+}
+
+/// An item that sleeps, computes, and queues itself again.
+fn again(
+    queue: &Workqueue,
+    sleeps: Duration,
+    computes: Duration,
+    (ran, is_over): (&Arc<AtomicUsize>, &Arc<AtomicBool>),
+) {
+    let (on, ran, is_over) = (queue.clone(), Arc::clone(ran), Arc::clone(is_over));
+    queue.execute(move || {
+        if !sleeps.is_zero() {
+            thread::sleep(sleeps);
+        }
+        let began = Instant::now();
+        while began.elapsed() < computes {
+            std::hint::spin_loop();
+        }
+        ran.fetch_add(1, Ordering::Relaxed);
+        if !is_over.load(Ordering::Relaxed) {
+            again(&on, sleeps, computes, (&ran, &is_over));
+        }
+    });
+}
+
+/// Runs `count` items that block again and again beside one that only computes, on one CPU, until
+/// the former have run so often. Returns how often the latter has run.
+fn beside(runtime: &Runtime, count: usize, computes: Duration, enough: usize) -> usize {
+    let files = runtime.workqueue("files").blocking().build().unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let [ran, others] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    let (millisecond, short) = (Duration::from_millis(1), Duration::from_micros(200));
+    again(runtime.events(), Duration::ZERO, short, (&others, &is_over));
+    (0..count).for_each(|_| again(&files, millisecond, computes, (&ran, &is_over)));
+    wait_until("enough of them", || ran.load(Ordering::Relaxed) >= enough);
+    is_over.store(true, Ordering::Relaxed);
+    others.load(Ordering::Relaxed)
+}
+
+fn one_cpu() -> CpuSet {
+    Runtime::new().unwrap().cpus().first().into_iter().collect()
+}
+
+/// Each of them has a thread, and they have one CPU in all.
+#[test]
+fn however_many_items_come_back_and_compute_others_have_their_share() {
+    let runtime = Runtime::builder().cpus(one_cpu()).build().unwrap();
+    let others = beside(&runtime, 64, Duration::from_micros(200), 2_000);
+    // About as many.
+    assert!(others > 400, "{others}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn items_that_block_again_and_again_take_no_new_threads() {
+    let runtime = Runtime::builder().thread_name("again").cpus(one_cpu()).build().unwrap();
+    beside(&runtime, 9, Duration::ZERO, 2_000);
+    // Threads are numbered as they are made.
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names =
+        tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    let last =
+        names.filter_map(|name| name.trim().strip_prefix("again/")?.parse::<u32>().ok()).max();
+    // A thread for each of them, one for the CPU, the monitor, and some spares.
+    assert!(last.unwrap() < 40, "{last:?}");
 }
