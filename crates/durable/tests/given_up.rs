@@ -1,16 +1,17 @@
 //! Filesystems that have given up: shut down, or read-only after an error. `syncfs` of older
-//! kernels says that all is well there (`src/commits.rs`). Needs root, FUSE and loop devices, and
+//! kernels says that all is well there (`src/engine/commits.rs`). Needs root, FUSE and loop devices, and
 //! `xfs_io` (Debian package xfsprogs) to shut one down; says why if it skips.
 #![cfg(target_os = "linux")]
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use homing_durable::{Commits, Durable, Linux, Strategy, System, WriteBack};
+use homing_durable::{Commits, Durable, Failure, Kind, Linux, Log, Strategy, System, WriteBack};
 use homing_faultdisk::{Disk, Filesystem, Image, Volume, missing, unavailable};
 use homing_runtime::Runtime;
 
@@ -67,12 +68,65 @@ fn try_with(filesystem: Filesystem, missing: Option<String>, test: impl FnOnce()
     }
 }
 
-fn shut_down(filesystem: Filesystem) {
+/// Shuts the filesystem down when a sync has ended well, once that is asked for.
+struct ThenShutDown {
+    mount: PathBuf,
+    now: Arc<AtomicBool>,
+}
+
+impl System for ThenShutDown {
+    fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
+        Linux.sync(file, kind)?;
+        if self.now.load(Ordering::SeqCst) {
+            is_shut_down(&self.mount);
+        }
+        Ok(())
+    }
+
+    fn sync_filesystem(&self, file: &File) -> Result<(), Failure> {
+        Linux.sync_filesystem(file)
+    }
+
+    fn check(&self, file: &File) -> Result<(), Failure> {
+        Linux.check(file)
+    }
+
+    fn flush_device(&self, file: &File) -> Result<(), Failure> {
+        Linux.flush_device(file)
+    }
+}
+
+/// XFS then answers nothing about its files, not even that they are there.
+fn a_log_there_is_not_said_to_be_gone() {
+    let disk = Arc::new(Disk::new(Image::new(Filesystem::Xfs.size_min()), Duration::ZERO));
+    let volume = Volume::make(&disk, Filesystem::Xfs, "").unwrap();
+    let runtime = Runtime::new().unwrap();
+    let now = Arc::new(AtomicBool::new(false));
+    let system = ThenShutDown { mount: volume.path(), now: Arc::clone(&now) };
+    let durable = Durable::with_system(&runtime, system).unwrap();
+    let (log, _) = Log::open(&durable, volume.path().join("log")).unwrap();
+    log.commit_and_wait(log.append(b"one").unwrap()).unwrap();
+    now.store(true, Ordering::SeqCst);
+    let error = log.commit_and_wait(log.append(b"two").unwrap()).unwrap_err().to_string();
+    assert!(error.contains("open the log again") && !error.contains("removed"), "{error}");
+    drop((log, durable, runtime));
+    volume.unmount().unwrap();
+}
+
+/// Why nothing can be shut down here, if that is so.
+fn no_shutdown() -> Option<String> {
     let found = Command::new("xfs_io").arg("-V").output().err();
-    let missing =
-        found.map(|error| missing(&format!("xfs_io (Debian has it in xfsprogs): {error}")));
+    found.map(|error| missing(&format!("xfs_io (Debian has it in xfsprogs): {error}")))
+}
+
+#[test]
+fn a_log_on_xfs_that_is_shut_down() {
+    try_with(Filesystem::Xfs, no_shutdown(), a_log_there_is_not_said_to_be_gone);
+}
+
+fn shut_down(filesystem: Filesystem) {
     let test = || nobody_is_told_that_all_is_well(filesystem, "", is_shut_down);
-    try_with(filesystem, missing, test);
+    try_with(filesystem, no_shutdown(), test);
 }
 
 #[test]

@@ -119,7 +119,9 @@ impl Log {
     /// damaged, such as an earlier one that had not been reached, nothing is changed and the error
     /// names that record. If no record is damaged, nothing is given up. So after a crash during
     /// this call it may be called again, with the record that is named then. Data that the disk
-    /// cannot read is an error, not damage: first copy the files, with zeroes in its place.
+    /// cannot read is an error, not damage: first copy the files, with zeroes in its place. If that
+    /// is near the end of the newest segment, records that were durable may be missing without an
+    /// error: compare [`last_sequence`](Log::last_sequence) with what was acknowledged.
     ///
     /// The numbers of the given-up records are used again: if one of them was noted elsewhere, that
     /// note must be forgotten. [`Recovery::dropped_bytes`] includes the length of the removed

@@ -41,6 +41,9 @@ pub struct Recovery {
     pub records: u64,
     /// Bytes after these records that were not records, up to the last that was not zero: a record
     /// that was torn by a crash, and records behind it that had not been committed. They are gone.
+    /// Data that the disk has lost since, and gives as zeroes, does not count: if that reaches from
+    /// an earlier write to the end, committed records are missing. Only their numbers tell
+    /// ([`Log::last_sequence`](crate::Log::last_sequence)), if they were noted elsewhere.
     pub dropped_bytes: u64,
 }
 

@@ -144,20 +144,30 @@ impl Shared {
             }
         }
         system.sync(&file, Kind::Data).or_else(|failure| failed(failure, Loss::Records))?;
-        has_name(&file).or_else(|failure| failed(failure, Loss::Removed))?;
+        has_name(&file).or_else(|errno| {
+            let failure = Failure { operation: "fstat", error: errno.into() };
+            failed(failure, lost_without_name(errno))
+        })?;
         tail.end = after;
         Ok(())
     }
 }
 
 /// Fails if the segment has no name any more: nobody will find there what was written.
-fn has_name(file: &File) -> Result<(), Failure> {
-    let failure = |errno: Errno| Failure { operation: "fstat", error: errno.into() };
-    if rustix::fs::fstat(file).map_err(failure)?.st_nlink > 0 {
+fn has_name(file: &File) -> Result<(), Errno> {
+    if rustix::fs::fstat(file)?.st_nlink > 0 {
         return Ok(());
     }
     // There are filesystems that do not count names. The kernel knows whether this one is gone.
     let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let is_gone = link.map_or(true, |path| path.as_os_str().as_bytes().ends_with(b" (deleted)"));
-    if is_gone { Err(failure(Errno::NOENT)) } else { Ok(()) }
+    if is_gone { Err(Errno::NOENT) } else { Ok(()) }
+}
+
+/// What is lost if that fails. A disk that does not answer may still have all of it.
+fn lost_without_name(errno: Errno) -> Loss {
+    match errno {
+        Errno::NOENT | Errno::STALE => Loss::Removed,
+        _ => Loss::Records,
+    }
 }
