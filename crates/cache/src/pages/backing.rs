@@ -15,28 +15,39 @@ use std::io;
 /// Offsets and lengths are those of whole pages, except where the file ends within its last page.
 ///
 /// ```
-/// use std::{fs::File, io::Result, os::unix::fs::FileExt};
+/// use std::fs::File;
+/// use std::io::{Error, Result};
+/// use std::os::unix::fs::FileExt;
+/// use std::sync::atomic::{AtomicBool, Ordering};
+///
 /// use homing_cache::pages::Backing;
 ///
-/// struct Disk(File);
+/// struct Disk {
+///     file: File,
+///     failed: AtomicBool,
+/// }
 ///
 /// impl Backing for Disk {
 ///     fn size(&self) -> u64 {
 ///         1 << 20
 ///     }
 ///     fn read(&self, offset: u64, data: &mut [u8]) -> Result<()> {
-///         self.0.read_exact_at(data, offset)
+///         self.file.read_exact_at(data, offset)
 ///     }
 ///     fn write(&self, offset: u64, data: &mut [u8]) -> Result<()> {
-///         self.0.write_all_at(data, offset)
+///         self.file.write_all_at(data, offset)
 ///     }
 ///     fn flush(&self) -> Result<()> {
-///         self.0.sync_data()
+///         // The kernel tells once that it has lost data, and then forgets it.
+///         if self.failed.load(Ordering::SeqCst) {
+///             return Err(Error::other("an earlier flush has failed"));
+///         }
+///         self.file.sync_data().inspect_err(|_| self.failed.store(true, Ordering::SeqCst))
 ///     }
 /// }
 ///
 /// // The default methods are built from these; a disk with something better overrides them.
-/// let disk = Disk(tempfile::tempfile()?);
+/// let disk = Disk { file: tempfile::tempfile()?, failed: AtomicBool::new(false) };
 /// disk.write_durably(0, &mut [7; 4096])?;
 /// disk.write_zeroes(512, 512)?;
 /// disk.discard(1024, 512)?;
@@ -80,7 +91,8 @@ pub trait Backing: Send + Sync {
 
     /// Makes durable what all writes that have returned have written. After it has failed, it must
     /// not succeed again unless everything accepted before is still sure to become durable: the
-    /// cache has no copy of it.
+    /// cache has no copy of it. `sync_data` alone does not do: a second one succeeds. Examples that
+    /// have nothing to lose leave that out.
     fn flush(&self) -> io::Result<()>;
 
     /// Writes zeroes.
