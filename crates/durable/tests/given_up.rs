@@ -1,6 +1,6 @@
 //! Filesystems that have given up: shut down, or read-only after an error. `syncfs` of older
-//! kernels says that all is well there (`src/engine/commits.rs`). Needs root, FUSE and loop devices, and
-//! `xfs_io` (Debian package xfsprogs) to shut one down; says why if it skips.
+//! kernels says that all is well there (`src/engine/commits.rs`). Needs root, FUSE and loop
+//! devices, and `xfs_io` (Debian package xfsprogs) to shut one down; says why if it skips.
 #![cfg(target_os = "linux")]
 
 use std::fs::{self, File};
