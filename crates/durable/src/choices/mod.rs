@@ -1,4 +1,4 @@
-//! Which way is taken, of those that are allowed: what has been faster.
+//! Which way is taken, of those that are allowed: what has been faster. Pure.
 
 pub(crate) mod choice;
 pub(crate) mod depth;

@@ -5,6 +5,7 @@ mod by_caller;
 pub(crate) mod calls;
 pub(crate) mod commit;
 pub(crate) mod commits;
+mod crowd;
 pub(crate) mod jobs;
 mod noted;
 #[cfg(target_os = "linux")]
@@ -19,11 +20,12 @@ use std::time::{Duration, Instant};
 
 use homing_runtime::{JoinHandle, Runtime, Workqueue, WorkqueueError};
 
-use crate::choices::policy::{Crowd, Policy, Settings};
+use crate::choices::policy::{Policy, Settings};
 use crate::counters::{Counts, add};
 use crate::durable::Kind;
 use crate::engine::backend::Chosen;
 use crate::engine::commits::Commits;
+use crate::engine::crowd::Crowd;
 use crate::error::{DurabilityError, Loss};
 use crate::files::entry::Sync;
 use crate::files::failures::Failures;
