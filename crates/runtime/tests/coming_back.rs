@@ -138,7 +138,7 @@ fn one_cpu() -> CpuSet {
     Runtime::new().unwrap().cpus().first().into_iter().collect()
 }
 
-/// Each of them has a thread, and they have one CPU in all.
+/// A thread that comes back may begin the next of them, without a CPU of its own.
 #[test]
 fn however_many_items_come_back_and_compute_others_have_their_share() {
     let runtime = Runtime::builder().cpus(one_cpu()).build().unwrap();

@@ -295,6 +295,21 @@ impl Dispatch {
         }
     }
 
+    /// Takes the item that the worker of `cpu` would take next where pools have had these shares,
+    /// if that is one that blocks, for a thread that works for no CPU. Nobody is woken: no CPU is
+    /// to be idle.
+    pub(crate) fn take_blocking(&self, cpu: CpuId, shares: &Shares) -> Option<Taken> {
+        let next = before_park(&self.layout, self, cpu, Idle::Any, shares);
+        let Next::Take { queue, reach: Reach::Home } = next else { return None };
+        if !self.pools.is_blocking(queue.pool) {
+            return None;
+        }
+        let (own, rank) = self.place(cpu, queue.pool);
+        let rank = rank.filter(|_| own == queue);
+        let (batch, age) = self.pools.queue(queue).take_at_most(rank, 1)?;
+        Some(Taken { batch, age, queue, reach: Reach::Home, woken: false })
+    }
+
     /// Takes an item that somebody may wait for and that the worker of `cpu` may run. If there is
     /// none, returns how many items it has looked at.
     pub(crate) fn take_wanted(&self, cpu: CpuId) -> Result<Taken, u64> {

@@ -384,6 +384,11 @@ impl CpuBooks {
         self.running.store(1, Ordering::Relaxed);
     }
 
+    /// [`CpuBooks::begins`] for a thread that has lost the CPU before.
+    pub(crate) fn begins_elsewhere(&self) {
+        self.started_elsewhere.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn ran(&self, reach: Reach, items: u32, busy_ns: u64, cpu_time_ns: u64) {
         add(&self.started, u64::from(items) - 1);
         add(&self.items, items.into());
@@ -394,7 +399,7 @@ impl CpuBooks {
         self.running.store(0, Ordering::Release);
     }
 
-    /// [`CpuBooks::ran`] for a thread that has lost the CPU meanwhile.
+    /// [`CpuBooks::ran`] for a thread that has lost the CPU meanwhile, or before.
     pub(crate) fn ran_elsewhere(&self, reach: Reach, items: u32, cpu_time_ns: u64) {
         self.started_elsewhere.fetch_add(u64::from(items) - 1, Ordering::Relaxed);
         self.items_elsewhere.fetch_add(items.into(), Ordering::Relaxed);

@@ -127,6 +127,22 @@ impl CpuShares {
         }
     }
 
+    /// What the pools have had, that time included, for a thread that does not work for the CPU.
+    pub(crate) fn with_elsewhere(
+        &self,
+        pools: impl Iterator<Item = PoolId>,
+        nice: impl Fn(PoolId) -> Nice,
+    ) -> Shares {
+        let mut shares = self.read();
+        for pool in pools {
+            let ns = self.elsewhere_ns[usize::from(pool.0)].load(Ordering::Relaxed);
+            if ns > 0 {
+                shares.ran_before(pool, nice(pool), ns);
+            }
+        }
+        shares
+    }
+
     /// A batch begins.
     pub(crate) fn begins(&self, pool: PoolId, now_ns: u64) {
         self.began_ns.store(now_ns, Ordering::Relaxed);

@@ -152,11 +152,20 @@ impl HomeQueue {
     /// from afar, which has no lane, gets at most half of what waits, rounded up. Now and then,
     /// also returns how long one of the items waited.
     pub(crate) fn take(&self, cpu: Option<usize>) -> Option<(Sealed, Option<QueueAge>)> {
+        self.take_at_most(cpu, u32::MAX)
+    }
+
+    /// [`HomeQueue::take`], for at most so many items.
+    pub(crate) fn take_at_most(
+        &self,
+        cpu: Option<usize>,
+        most: u32,
+    ) -> Option<(Sealed, Option<QueueAge>)> {
         let length = self.length();
         let mut items = lock(&self.items);
         let waiting = items.len;
         let share = if cpu.is_some() { waiting } else { waiting.div_ceil(2) };
-        let taken = items.lanes.take(cpu, length, length.batch(waiting).min(share))?;
+        let taken = items.lanes.take(cpu, length, length.batch(waiting).min(share).min(most))?;
         items.len -= taken.len();
         items.popped += u64::from(taken.len());
         self.publish(items.len);

@@ -160,7 +160,6 @@ impl Pools {
     }
 
     /// Whether its items are said to block.
-    #[cfg(feature = "control")]
     pub(crate) fn is_blocking(&self, pool: PoolId) -> bool {
         self.pool(pool).blocking
     }

@@ -174,6 +174,12 @@ impl Crew {
         refusals.is_some_and(|refusals| now_ns() < refusals.next_attempt_ns())
     }
 
+    /// Whether the next item that blocks finds a spare, and no CPU waits for one.
+    pub(crate) fn has_spare(&self) -> bool {
+        let roll = lock(&self.roll);
+        roll.unfilled.is_empty() && !roll.spares.is_empty()
+    }
+
     /// Creates threads for the CPUs that were claimed when there was no spare.
     pub(crate) fn create_missing(&self, shared: &Arc<Shared>) {
         while !self.awaits_threads() {

@@ -34,6 +34,11 @@ pub(crate) enum Serves {
 const WANTED_EVERY: u64 = 16;
 const WANTED_LOOKS: u64 = 8;
 
+/// How much more of a CPU than others items that block may have had when a thread without a CPU
+/// begins the next of them. Chosen: some such items, or two of the longest batches of short ones.
+/// Without it, the one that was begun last would be reason enough to wait, each time.
+const LEAD_NS: u64 = 100_000;
+
 /// The life of a thread of the runtime.
 pub(crate) fn main(shared: &Arc<Shared>, member: &Arc<Member>, assigned: Option<CpuId>) {
     local::enter(shared, member);
@@ -137,6 +142,7 @@ impl<'a> Worker<'a> {
     fn serve(mut self) {
         let shared = self.shared;
         let slot = self.arrive();
+        let mut blocks = false;
         while slot.is_owned_by(self.me.id) {
             if shared.is_stopping_now() || !shared.dispatch.is_active(self.cpu) {
                 self.give_up();
@@ -156,6 +162,7 @@ impl<'a> Worker<'a> {
                     if self.search.takes() {
                         shared.dispatch.hand_on(&**shared, self.cpu);
                     }
+                    blocks = shared.dispatch.pools.is_blocking(taken.queue.pool);
                     self.run(taken);
                 }
                 Err(_) if shared.is_stopping() => {
@@ -165,7 +172,38 @@ impl<'a> Worker<'a> {
                 Err(_) => self.park(),
             }
         }
+        if blocks {
+            self.block_on();
+        }
         self.me.running_since_ns.store(0, Ordering::Relaxed);
+    }
+
+    /// Begins more items that block, while another thread works for the CPU. Otherwise this thread
+    /// would go to sleep as a spare, and the next of these items would wake one. Each pool has its
+    /// share as if the other thread took them ([`LEAD_NS`]), and if no spare is left for that
+    /// thread, this one becomes one. Nobody relies on it.
+    fn block_on(&mut self) {
+        let (shared, me, cpu) = (self.shared, self.me, self.cpu);
+        let dispatch = &shared.dispatch;
+        let slot = dispatch.slot(cpu);
+        let is_here = || ![MOVED, STRAY].contains(&me.pinned_to.load(Ordering::Relaxed));
+        while !shared.is_stopping_now()
+            && is_here()
+            && dispatch.is_active(cpu)
+            && !dispatch.is_any_idle()
+            && !slot.is_vacant()
+            && shared.crew.has_spare()
+        {
+            let pools = (0..dispatch.pools.count()).map(PoolId);
+            let nice = |pool| dispatch.pools.nice(pool);
+            let mut shares = slot.shares.with_elsewhere(pools.clone(), nice);
+            for other in pools.filter(|pool| !dispatch.pools.is_blocking(*pool)) {
+                shares.ran_before(other, nice(other), LEAD_NS);
+            }
+            let Some(taken) = dispatch.take_blocking(cpu, &shares) else { break };
+            self.turn = self.turn.wrapping_add(1);
+            self.run(taken);
+        }
     }
 
     /// Pools have had what their batches ran after they had lost the CPU: otherwise one whose items
@@ -215,7 +253,9 @@ impl<'a> Worker<'a> {
         let slot = self.shared.dispatch.slot(self.cpu);
         if let Some(age) = age {
             self.books.of(self.shared, self.me, age.workqueue).books.waited(age.ns);
-            slot.books.waited(age.ns);
+            if slot.is_owned_by(self.me.id) {
+                slot.books.waited(age.ns);
+            }
         }
         let (first, rest) = batch.split_first();
         if let Some(rest) = rest {
@@ -241,9 +281,13 @@ impl<'a> Worker<'a> {
         let usual_ns = dispatch.pools.queue(queue).length().mean_ns();
         let laps = Laps::begin(usual_ns, self.turn, began_ns, self.cpu_time.take());
         let slot = dispatch.slot(self.cpu);
-        slot.begin(began_ns);
-        slot.books.begins();
-        slot.shares.begins(queue.pool, began_ns);
+        if slot.is_owned_by(self.me.id) {
+            slot.begin(began_ns);
+            slot.books.begins();
+            slot.shares.begins(queue.pool, began_ns);
+        } else {
+            slot.books.begins_elsewhere();
+        }
         // With equal weights, a pool that is charged for what others had waits for no longer than
         // that.
         if dispatch.pools.weights_differ() {
