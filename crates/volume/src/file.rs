@@ -15,6 +15,7 @@ use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::block::{Block, BlockError, Done, Durability, Extent, Write, check_range};
 use crate::forced::Forced;
+use crate::length::Length;
 use crate::syncs::{SyncError, Syncs};
 
 /// Copying in and out of the page cache, in bytes per nanosecond. Measured: 8 to 12 on current
@@ -35,8 +36,8 @@ pub struct File {
     start: u64,
     size: u64,
     block_size: u32,
-    /// Whether it has a length of its own.
-    is_regular: bool,
+    /// Whether and how its length can be told.
+    length: Length,
     is_writable: bool,
     syncs: Syncs,
     forced: Arc<Forced>,
@@ -55,7 +56,7 @@ impl File {
         assert!(block_size.is_power_of_two() && whole(start) && whole(size));
         let forced = Arc::new(Forced::new(Pace::new(Way::Beside)));
         let (syncs, writing) = (Syncs::new(&file), Mutex::new(()));
-        let is_regular = file.metadata().is_ok_and(|file| file.is_file());
+        let length = Length::of(&file);
         // If it cannot be told, a sync tells.
         let is_writable = rustix::fs::fcntl_getfl(&*file)
             .map_or(true, |flags| flags & OFlags::ACCMODE != OFlags::RDONLY);
@@ -64,7 +65,7 @@ impl File {
             start,
             size,
             block_size,
-            is_regular,
+            length,
             is_writable,
             syncs,
             forced,
@@ -108,10 +109,8 @@ impl File {
 
     /// Fails if the file was cut off.
     fn check_length(&self) -> Result<(), BlockError> {
-        // A block device has no length of this kind.
-        let is_short = self.is_regular
-            && rustix::fs::fstat(&*self.file)
-                .is_ok_and(|stat| stat.st_size.cast_unsigned() < self.start + self.size);
+        let length = self.length.now(&self.file);
+        let is_short = length.is_some_and(|length| length < self.start + self.size);
         if is_short { Err(BlockError::Flush(self.has_shrunk())) } else { Ok(()) }
     }
 

@@ -21,8 +21,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Read on in this order: `block`, `file`, `descriptions`, `syncs`, `forced`, `xts`, `crypt`,
-//! `bytes`, `cached`, `luks`. Unsafe code is in `xts/aws_lc.rs` and `luks/hold.rs` alone.
+//! Read on in this order: `block`, `file`, `length`, `descriptions`, `syncs`, `forced`, `xts`,
+//! `crypt`, `bytes`, `cached`, `luks`. Unsafe code is in `xts/aws_lc.rs` and `luks/hold.rs` alone.
 
 mod block;
 mod bytes;
@@ -33,6 +33,7 @@ mod file;
 mod forced;
 #[cfg(test)]
 mod layers_tests;
+mod length;
 #[cfg(target_os = "linux")]
 pub mod luks;
 mod syncs;
