@@ -111,6 +111,10 @@ impl SharedFile {
         let shared = Shared { id, own, state: Mutex::new(state), changed: Condvar::new() };
         Ok(Self { shared: Arc::new(shared) })
     }
+
+    pub(crate) fn id(&self) -> FileId {
+        self.shared.id
+    }
 }
 
 impl fmt::Debug for SharedFile {

@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use homing_durable::{Commits, Durable, Failure, Kind, Linux, Log, Strategy, System, WriteBack};
+use homing_durable::{
+    Commits, Durable, Failure, Kind, Linux, Log, SharedFile, Strategy, System, WriteBack,
+};
 use homing_faultdisk::{Disk, Filesystem, Image, Volume, missing, unavailable};
 use homing_runtime::Runtime;
 
@@ -111,6 +113,29 @@ fn a_log_there_is_not_said_to_be_gone() {
     assert!(error.contains("open the log again") && !error.contains("removed"), "{error}");
     drop((log, durable, runtime));
     volume.unmount().unwrap();
+}
+
+/// Nor which file it is that a sync has failed for.
+fn a_failure_that_is_noted_there_is_kept() {
+    let disk = Arc::new(Disk::new(Image::new(Filesystem::Xfs.size_min()), Duration::ZERO));
+    let volume = Volume::make(&disk, Filesystem::Xfs, "").unwrap();
+    let runtime = Runtime::new().unwrap();
+    let durable = Durable::new(&runtime).unwrap();
+    let path = volume.path().join("disk");
+    let shared = SharedFile::new(vec![Arc::new(File::create(&path).unwrap())]).unwrap();
+    let other = Arc::new(File::options().write(true).open(&path).unwrap());
+    is_shut_down(&volume.path());
+    let (began, error) = (Instant::now(), other.sync_data().unwrap_err());
+    durable.note_sync_of(&shared, &other, "fdatasync", began, Some(&error));
+    let failures = durable.failures();
+    assert_eq!((failures.len(), failures[0].errno), (1, error.raw_os_error().unwrap()));
+    drop((durable, runtime, shared, other));
+    volume.unmount().unwrap();
+}
+
+#[test]
+fn a_sync_by_others_on_xfs_that_is_shut_down() {
+    try_with(Filesystem::Xfs, no_shutdown(), a_failure_that_is_noted_there_is_kept);
 }
 
 /// Why nothing can be shut down here, if that is so.

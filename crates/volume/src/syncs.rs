@@ -149,7 +149,11 @@ impl Syncs {
             self.poisoned.store(true, Ordering::Release);
         }
         if let Some(durable) = self.told.get() {
-            durable.note_sync(&file, operation, began, synced.as_ref().err());
+            let failure = synced.as_ref().err();
+            match &self.shared {
+                Some(shared) => durable.note_sync_of(shared, &file, operation, began, failure),
+                None => durable.note_sync(&file, operation, began, failure),
+            }
         }
         let synced = synced.map_err(BlockError::Flush)?;
         // `SYNC-3`: a failed flush of the device may have lost what this sync covers, and is told

@@ -11,6 +11,7 @@ use crate::durable::{Durable, Kind};
 use crate::engine::commit;
 use crate::engine::{Engine, nanoseconds};
 use crate::files::file_id::FileId;
+use crate::shared_file::SharedFile;
 use crate::system::Failure;
 
 impl Durable {
@@ -39,9 +40,48 @@ impl Durable {
         began: Instant,
         failure: Option<&io::Error>,
     ) {
+        // A failure cannot be kept for a file that nobody knows.
+        self.note(FileId::of(file).ok(), file, operation, began, failure);
+    }
+
+    /// [`Durable::note_sync`] by a description of a file for which there is a [`SharedFile`]. It is
+    /// known also if its disk tells nothing of it any more.
+    ///
+    /// ```
+    /// use std::{fs::File, sync::Arc, time::Instant};
+    ///
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("disk");
+    /// let shared = homing_durable::SharedFile::new(vec![Arc::new(File::create(&path)?)])?;
+    /// let (other, began) = (Arc::new(File::options().write(true).open(&path)?), Instant::now());
+    /// durable.note_sync_of(&shared, &other, "fdatasync", began, other.sync_data().err().as_ref());
+    /// assert_eq!(durable.counters().asked, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn note_sync_of(
+        &self,
+        shared: &SharedFile,
+        file: &Arc<File>,
+        operation: &'static str,
+        began: Instant,
+        failure: Option<&io::Error>,
+    ) {
+        self.note(Some(shared.id()), file, operation, began, failure);
+    }
+
+    fn note(
+        &self,
+        id: Option<FileId>,
+        file: &Arc<File>,
+        operation: &'static str,
+        began: Instant,
+        failure: Option<&io::Error>,
+    ) {
         self.engine.note_one(1, began.elapsed());
         if let Some(error) = failure {
-            self.engine.note_lost(file, operation, error);
+            self.engine.note_lost(id, file, operation, error);
         }
     }
 }
@@ -56,10 +96,15 @@ impl Engine {
         self.counts.batches.note(callers as u64);
     }
 
-    fn note_lost(&self, file: &Arc<File>, operation: &'static str, error: &io::Error) {
+    fn note_lost(
+        &self,
+        id: Option<FileId>,
+        file: &Arc<File>,
+        operation: &'static str,
+        error: &io::Error,
+    ) {
         add(&self.counts.failed, 1);
-        // A failure cannot be kept for a file that nobody knows.
-        let Ok(id) = FileId::of(file) else { return };
+        let Some(id) = id else { return };
         let error = error
             .raw_os_error()
             .map_or_else(|| io::Error::from(error.kind()), io::Error::from_raw_os_error);
