@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Instant;
 
 use homing_nbd::Command;
+use homing_socket::RateLimit;
 
 /// Parts at most, of some 8 KiB each; more CPUs share them.
 const PARTS_MAX: usize = 16;
@@ -128,6 +129,10 @@ impl Tally {
 #[derive(Debug)]
 pub(crate) struct ExportCounters {
     pub(crate) name: String,
+    /// A full disk makes every write fail, and a broken one every request. Neither may hide the
+    /// other, nor what is wrong with another export.
+    pub(crate) fulls: RateLimit,
+    pub(crate) failures: RateLimit,
     parts: Box<[OnceLock<Box<Part>>]>,
 }
 
@@ -148,7 +153,8 @@ impl ExportCounters {
     pub(crate) fn new(name: String) -> Self {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let parts = cpus.next_power_of_two().min(PARTS_MAX);
-        Self { name, parts: (0..parts).map(|_| OnceLock::new()).collect() }
+        let parts = (0..parts).map(|_| OnceLock::new()).collect();
+        Self { name, fulls: RateLimit::new(), failures: RateLimit::new(), parts }
     }
 
     /// These requests have ended: their replies are ready to be sent.

@@ -10,7 +10,7 @@ use homing_socket::RateLimit;
 use homing_volume::BlockError;
 
 use crate::buffers::Outbox;
-use crate::counters::Asked;
+use crate::counters::{Asked, ExportCounters};
 use crate::peer::{Counted, Peer, Reply};
 use crate::pool::Payload;
 
@@ -88,7 +88,7 @@ fn encode(
     match result {
         Ok(()) => reply::done(bytes, asked.cookie),
         Err(error) => {
-            let errno = report(&error, &peer.export_counters().name);
+            let errno = report(&error, peer.export_counters());
             reply::error(bytes, session, asked.cookie, errno, &error.to_string());
         }
     }
@@ -100,10 +100,9 @@ pub(crate) fn no_memory(offset: u64, length: u32, source: io::Error) -> BlockErr
 }
 
 /// Logs why a request failed, and returns what the client is told.
-fn report(error: &BlockError, export: &str) -> Errno {
-    // A full or broken disk makes every request fail.
-    static FAILURES: RateLimit = RateLimit::new();
-    FAILURES.log(|left_out| tracing::error!(export, %error, left_out, "request failed"));
+fn report(error: &BlockError, of: &ExportCounters) -> Errno {
+    let (limit, export) = (if error.is_full() { &of.fulls } else { &of.failures }, &of.name);
+    limit.log(|left_out| tracing::error!(export, %error, left_out, "request failed"));
     match error {
         BlockError::Io { source, .. } if source.kind() == OutOfMemory => Errno::NoMem,
         _ if error.is_full() => Errno::NoSpace,
