@@ -266,7 +266,7 @@ fn all_of<T: PemObject>(what: &'static str, path: &Path) -> Result<Vec<T>, Certi
     let file = |source| CertificateError::File { what, path: path.to_owned(), source };
     check_kind(path).map_err(file)?;
     let all = T::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let all = all.map_err(file)?;
+    let all = all.map_err(in_words).map_err(file)?;
     if all.is_empty() {
         return Err(CertificateError::Empty { what, path: path.to_owned() });
     }
@@ -276,7 +276,7 @@ fn all_of<T: PemObject>(what: &'static str, path: &Path) -> Result<Vec<T>, Certi
 fn key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
     let (what, path) = ("key", path.to_owned());
     let read = check_kind(&path).and_then(|()| PrivateKeyDer::from_pem_file(&path));
-    read.map_err(|source| match source {
+    read.map_err(in_words).map_err(|source| match source {
         pem::Error::Io(_) => CertificateError::File { what, path, source },
         _ if is_encrypted(&path) => CertificateError::Encrypted { path },
         pem::Error::NoItemsFound => CertificateError::Empty { what, path },
@@ -284,11 +284,33 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
     })
 }
 
-/// Accepts only a plain file: reading a pipe would wait.
+/// Far more than all certificates and lists that anybody has.
+const LENGTH_MAX: u64 = 16 << 20;
+
+/// Accepts only a plain file of a sensible length: reading a pipe would wait, and all that is read
+/// is held in memory.
 fn check_kind(path: &Path) -> Result<(), pem::Error> {
-    let is_file = path.metadata().map_err(pem::Error::Io)?.is_file();
-    let error = || pem::Error::Io(io::Error::other("it is not a regular file"));
-    is_file.then_some(()).ok_or_else(error)
+    let metadata = path.metadata().map_err(pem::Error::Io)?;
+    let refused = |why| Err(pem::Error::Io(io::Error::other(why)));
+    match metadata.len() {
+        _ if !metadata.is_file() => refused("it is not a regular file".to_owned()),
+        length if length > LENGTH_MAX => {
+            refused(format!("it has {length} bytes, and more than {LENGTH_MAX} are not read"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The same, where the library's message has the bytes of a text as numbers.
+fn in_words(error: pem::Error) -> pem::Error {
+    match error {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            let end = String::from_utf8_lossy(&end_marker);
+            let why = format!("it ends before `-----END {end}-----`: is it cut off?");
+            pem::Error::Io(io::Error::new(io::ErrorKind::UnexpectedEof, why))
+        }
+        other => other,
+    }
 }
 
 fn is_encrypted(path: &Path) -> bool {
@@ -298,5 +320,27 @@ fn is_encrypted(path: &Path) -> bool {
 fn warn_of_readers(key: &Path) {
     if key.metadata().is_ok_and(|file| file.mode() & 0o077 != 0) {
         tracing::warn!("{} is not for its owner alone: chmod 600 it", key.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_huge_file_is_refused_and_one_that_is_cut_off_is_told_in_words() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(CERTIFICATE);
+        fs::File::create(&path).unwrap().set_len(50 << 30).unwrap();
+        let of = || certificates(&path).unwrap_err();
+        let source = |error: CertificateError| match error {
+            CertificateError::File { source, .. } => source.to_string(),
+            other => panic!("{other}"),
+        };
+        let why = source(of());
+        assert!(why.contains("53687091200 bytes") && why.contains("16777216"), "{why}");
+        fs::write(&path, "-----BEGIN CERTIFICATE-----\nMIIB\n").unwrap();
+        let why = source(of());
+        assert!(why.contains("before `-----END CERTIFICATE-----`"), "{why}");
     }
 }
