@@ -1,8 +1,8 @@
 //! Which image is which export: their names, and files that have several.
 
-use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use anyhow::bail;
 
@@ -50,7 +50,7 @@ enum FileIdentity {
 impl Served {
     /// Refuses an image whose file is served already. One that does not exist is new.
     pub(crate) fn check(&self, image: &Path) -> anyhow::Result<()> {
-        let Some(identity) = identity(image) else { return Ok(()) };
+        let Ok(identity) = identity(image) else { return Ok(()) };
         if let Some((_, other)) = self.0.iter().find(|(known, _)| *known == identity) {
             bail!("{} and {} are the same file: serve it once", other.display(), image.display());
         }
@@ -64,21 +64,27 @@ impl Served {
     /// Warns of images whose names do not lead to them any more: nothing has failed, and yet what
     /// clients have written is not where it will be looked for.
     pub(crate) fn warn_of_missing(&self) {
-        for (_, image) in
-            self.0.iter().filter(|(known, image)| identity(image).as_ref() != Some(known))
-        {
-            tracing::warn!(
-                "{} was removed, renamed or replaced while it was served: what was written is in the file that was \
-                 there before",
-                image.display()
-            );
+        for (known, image) in &self.0 {
+            let name = image.display();
+            match identity(image) {
+                Ok(now) if now == *known => {}
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(
+                        "cannot tell whether {name} is still the file that was served: {error}"
+                    );
+                }
+                _ => tracing::warn!(
+                    "{name} was removed, renamed or replaced while it was served: what was written is in the file that \
+                     was there before"
+                ),
+            }
         }
     }
 }
 
-fn identity(image: &Path) -> Option<FileIdentity> {
-    let metadata = fs::metadata(image).ok()?;
-    Some(if metadata.file_type().is_block_device() {
+fn identity(image: &Path) -> io::Result<FileIdentity> {
+    let metadata = fs::metadata(image)?;
+    Ok(if metadata.file_type().is_block_device() {
         FileIdentity::BlockDevice(metadata.rdev())
     } else {
         FileIdentity::File { device: metadata.dev(), inode: metadata.ino() }
