@@ -161,3 +161,36 @@ fn items_that_block_again_and_again_take_no_new_threads() {
     // A thread for each of them, one for the CPU, the monitor, and some spares.
     assert!(last.unwrap() < 40, "{last:?}");
 }
+
+/// An item that queues itself again, and sleeps one time in twenty.
+fn seldom(files: &Workqueue, ran: &Arc<AtomicUsize>, is_over: &Arc<AtomicBool>) {
+    let (on, ran, is_over) = (files.clone(), Arc::clone(ran), Arc::clone(is_over));
+    files.execute(move || {
+        if ran.fetch_add(1, Ordering::Relaxed).is_multiple_of(20) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        if !is_over.load(Ordering::Relaxed) {
+            seldom(&on, &ran, &is_over);
+        }
+    });
+}
+
+/// Most of them do not block, so a thread that comes back finds more and more of them.
+#[test]
+fn items_of_a_blocking_workqueue_that_seldom_block_leave_others_their_share() {
+    let runtime = Runtime::builder().cpus(one_cpu()).build().unwrap();
+    let files = runtime.workqueue("files").blocking().build().unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let [ran, others] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    (0..64).for_each(|_| seldom(&files, &ran, &is_over));
+    let short = Duration::from_micros(200);
+    again(runtime.events(), Duration::ZERO, short, (&others, &is_over));
+    wait_until("enough of it", || others.load(Ordering::Relaxed) >= 2_000);
+    is_over.store(true, Ordering::Relaxed);
+    let all: u64 = runtime.cpu_counters().iter().map(|(_, counters)| counters.cpu_time_ns).sum();
+    let its = runtime.events().counters().cpu_time_ns;
+    // About 0.4: the rest is what the others take, and changes of threads. A sixth when its turn
+    // was overlooked while it ran.
+    let share = its as f64 / all as f64;
+    assert!(share > 0.27, "{share}");
+}

@@ -301,12 +301,16 @@ impl Dispatch {
     pub(crate) fn take_blocking(&self, cpu: CpuId, shares: &Shares) -> Option<Taken> {
         let next = before_park(&self.layout, self, cpu, Idle::Any, shares);
         let Next::Take { queue, reach: Reach::Home } = next else { return None };
-        if !self.pools.is_blocking(queue.pool) {
+        // The queue of the item that the worker runs now may be empty, and its pool's turn all the
+        // same.
+        let runs = self.slot(cpu).shares.under_way();
+        let is_its_turn = runs.is_none_or(|runs| shares.had_ns(queue.pool) <= shares.had_ns(runs));
+        if !is_its_turn || !self.pools.is_blocking(queue.pool) {
             return None;
         }
         let (own, rank) = self.place(cpu, queue.pool);
         let rank = rank.filter(|_| own == queue);
-        let (batch, age) = self.pools.queue(queue).take_at_most(rank, 1)?;
+        let (batch, age) = self.pools.queue(queue).take_in_passing(rank)?;
         Some(Taken { batch, age, queue, reach: Reach::Home, woken: false })
     }
 

@@ -67,8 +67,7 @@ impl CpuShares {
     pub(crate) fn come(&self, nice: impl FnOnce(PoolId) -> Nice) -> (Shares, u32) {
         let comer = self.comers.fetch_add(1, Ordering::Relaxed) + 1;
         let mut shares = self.read();
-        if let Some(pool) = self.pool.load(Ordering::Relaxed).checked_sub(1) {
-            let pool = PoolId(pool as u8);
+        if let Some(pool) = self.under_way() {
             let [lost_ns, began_ns] =
                 [&self.lost_ns, &self.began_ns].map(|ns| ns.load(Ordering::Relaxed));
             shares.ran(pool, nice(pool), lost_ns.saturating_sub(began_ns));
@@ -141,6 +140,11 @@ impl CpuShares {
             }
         }
         shares
+    }
+
+    /// The pool of the batch under way, if there is one.
+    pub(crate) fn under_way(&self) -> Option<PoolId> {
+        self.pool.load(Ordering::Relaxed).checked_sub(1).map(|pool| PoolId(pool as u8))
     }
 
     /// A batch begins.

@@ -152,24 +152,28 @@ impl HomeQueue {
     /// from afar, which has no lane, gets at most half of what waits, rounded up. Now and then,
     /// also returns how long one of the items waited.
     pub(crate) fn take(&self, cpu: Option<usize>) -> Option<(Sealed, Option<QueueAge>)> {
-        self.take_at_most(cpu, u32::MAX)
+        self.take_for(cpu, false)
     }
 
-    /// [`HomeQueue::take`], for at most so many items.
-    pub(crate) fn take_at_most(
-        &self,
-        cpu: Option<usize>,
-        most: u32,
-    ) -> Option<(Sealed, Option<QueueAge>)> {
+    /// [`HomeQueue::take`] of one item, for a thread that works for no CPU. The others go on
+    /// growing old, because no worker has come for them.
+    pub(crate) fn take_in_passing(&self, cpu: Option<usize>) -> Option<(Sealed, Option<QueueAge>)> {
+        self.take_for(cpu, true)
+    }
+
+    fn take_for(&self, cpu: Option<usize>, passes: bool) -> Option<(Sealed, Option<QueueAge>)> {
         let length = self.length();
         let mut items = lock(&self.items);
         let waiting = items.len;
         let share = if cpu.is_some() { waiting } else { waiting.div_ceil(2) };
-        let taken = items.lanes.take(cpu, length, length.batch(waiting).min(share).min(most))?;
+        let most = if passes { 1 } else { length.batch(waiting).min(share) };
+        let taken = items.lanes.take(cpu, length, most)?;
         items.len -= taken.len();
         items.popped += u64::from(taken.len());
         self.publish(items.len);
-        self.head_since_ns.store(0, Ordering::Relaxed);
+        if !passes || items.len == 0 {
+            self.head_since_ns.store(0, Ordering::Relaxed);
+        }
         let age = items.age_if_sampled();
         Some((taken, age))
     }
@@ -389,5 +393,16 @@ mod tests {
         assert_eq!(queue.head_since_ns(|| 90), 70);
         drop(take(&queue));
         assert_eq!(queue.head_since_ns(|| 120), 120);
+    }
+
+    #[test]
+    fn what_is_taken_in_passing_makes_no_item_younger() {
+        let queue = HomeQueue::new(2);
+        (0..2).for_each(|number| assert!(queue.push(Some(0), item(number)).is_ok()));
+        assert_eq!(queue.head_since_ns(|| 70), 70);
+        assert_eq!(queue.take_in_passing(Some(0)).map(|(batch, _)| batch.len()), Some(1));
+        assert_eq!(queue.head_since_ns(|| 90), 70);
+        drop(queue.take_in_passing(Some(0)));
+        assert_eq!(queue.head_since_ns(|| 120), 120, "the next one has just come");
     }
 }

@@ -253,9 +253,8 @@ impl<'a> Worker<'a> {
         let slot = self.shared.dispatch.slot(self.cpu);
         if let Some(age) = age {
             self.books.of(self.shared, self.me, age.workqueue).books.waited(age.ns);
-            if slot.is_owned_by(self.me.id) {
-                slot.books.waited(age.ns);
-            }
+            // If two threads do so at once, one of these samples is lost.
+            slot.books.waited(age.ns);
         }
         let (first, rest) = batch.split_first();
         if let Some(rest) = rest {
@@ -279,9 +278,12 @@ impl<'a> Worker<'a> {
         let dispatch = &self.shared.dispatch;
         let began_ns = self.now_ns;
         let usual_ns = dispatch.pools.queue(queue).length().mean_ns();
-        let laps = Laps::begin(usual_ns, self.turn, began_ns, self.cpu_time.take());
         let slot = dispatch.slot(self.cpu);
-        if slot.is_owned_by(self.me.id) {
+        let is_ours = slot.is_owned_by(self.me.id);
+        // Without the CPU, how long it takes says nothing of how long it ran.
+        let clock_ns = if is_ours { usual_ns } else { u64::MAX };
+        let laps = Laps::begin(clock_ns, self.turn, began_ns, self.cpu_time.take());
+        if is_ours {
             slot.begin(began_ns);
             slot.books.begins();
             slot.shares.begins(queue.pool, began_ns);
