@@ -139,7 +139,7 @@ impl Dispatch {
 
     /// Every queue there is.
     pub(crate) fn queue_ids(&self) -> impl Iterator<Item = QueueId> {
-        (0..self.pools.count()).map(PoolId).flat_map(|pool| {
+        self.pools.ids().flat_map(|pool| {
             let level = self.pools.attributes(pool).level();
             self.layout.leaders(level).iter().map(move |leader| QueueId { pool, leader })
         })

@@ -151,6 +151,11 @@ impl Pools {
         self.weights_differ.load(Ordering::Relaxed)
     }
 
+    /// All pools there are.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = PoolId> + Clone + use<> {
+        (0..self.count()).map(PoolId)
+    }
+
     pub(crate) fn attributes(&self, pool: PoolId) -> Attributes {
         self.pool(pool).attributes
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use homing_sched::{Idle, PoolId, QueueId, Reach, Search, Shares};
+use homing_sched::{Idle, QueueId, Reach, Search, Shares};
 use homing_topology::CpuId;
 
 use crate::dispatch::{Announced, Taken};
@@ -194,8 +194,7 @@ impl<'a> Worker<'a> {
             && !slot.is_vacant()
             && shared.crew.has_spare()
         {
-            let pools = (0..dispatch.pools.count()).map(PoolId);
-            let nice = |pool| dispatch.pools.nice(pool);
+            let (pools, nice) = (dispatch.pools.ids(), |pool| dispatch.pools.nice(pool));
             let mut shares = slot.shares.with_elsewhere(pools.clone(), nice);
             for other in pools.filter(|pool| !dispatch.pools.is_blocking(*pool)) {
                 shares.ran_before(other, nice(other), LEAD_NS);
@@ -210,7 +209,7 @@ impl<'a> Worker<'a> {
     /// block would go before all others, whatever it computes.
     fn count_elsewhere(&mut self) {
         let (dispatch, shares) = (&self.shared.dispatch, &mut self.shares);
-        let pools = (0..dispatch.pools.count()).map(PoolId);
+        let pools = dispatch.pools.ids();
         let nice = |pool| dispatch.pools.nice(pool);
         dispatch.slot(self.cpu).shares.count_elsewhere(shares, pools, nice);
     }
