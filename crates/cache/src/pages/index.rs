@@ -6,6 +6,8 @@
 //! holds a frame and the lowest byte of the place where that frame belongs. So a lookup has to look
 //! at few frames, and moving entries looks at none.
 
+use homing_mglru::prefetch;
+
 /// Slots per entry, as a fraction.
 const SLOTS: (usize, usize) = (10, 9);
 /// An entry is fewer than this many slots from where it belongs. With nine of ten slots full, one
@@ -72,6 +74,11 @@ impl Index {
             }
         }
         None
+    }
+
+    /// Asks for the memory at which a search for this hash begins.
+    pub(super) fn prefetch(&self, hash: u64) {
+        prefetch(&self.slots[self.home(hash)]);
     }
 
     /// The frame that holds the page with this hash.

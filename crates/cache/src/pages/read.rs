@@ -95,6 +95,7 @@ impl Core {
         let mut frames = [0; CHUNK as usize];
         let (mut hits, mut next) = (0, Next::End);
         let pages = self.pages_of(offset, data.len() as u64);
+        table.expect(file.number, pages.clone());
         for page in pages.clone() {
             let key = Key::new(file.number, page);
             let Some((frame, flags)) = table.find(key) else {

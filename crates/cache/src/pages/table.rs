@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use homing_mglru::density::{Ghosts, Shard as Policy};
+use homing_mglru::prefetch;
 
 use super::arena::{Arena, check_room};
 use super::fill::Demand;
@@ -281,6 +282,19 @@ impl Table {
         Some((frame, self.frames[frame as usize].flags()))
     }
 
+    /// Asks for the memory that [`find`](Self::find) will look at for each of these pages, so that
+    /// the CPU waits for all at a time.
+    pub(super) fn expect(&self, file: u16, pages: Range<u64>) {
+        let hash = |page| self.hash(Key::new(file, page));
+        if pages.end - pages.start < 2 {
+            return;
+        }
+        pages.clone().for_each(|page| self.index.prefetch(hash(page)));
+        for frame in pages.filter_map(|page| self.index.find(hash(page), |_| true)) {
+            prefetch(&self.frames[frame as usize]);
+        }
+    }
+
     /// The frame of a page that was in frame `was` when a read or write of it began. The page may
     /// have moved since, if the cache was made smaller.
     pub(super) fn frame_of(&self, key: Key, was: u32) -> Option<u32> {
@@ -328,22 +342,41 @@ impl Table {
     }
 
     pub(super) fn set_flags(&mut self, local: usize, frame: u32, flags: Flags) {
+        let change = self.change_flags(local, frame, flags);
+        if change != 0 {
+            self.count_unwritten(local, change);
+        }
+    }
+
+    /// Sets the flags of one of several pages. Returns by how much the number of unwritten pages
+    /// has changed: the caller [counts](Self::count_unwritten) that for all of them before it gives
+    /// back the lock.
+    #[must_use]
+    pub(super) fn change_flags(&mut self, local: usize, frame: u32, flags: Flags) -> isize {
         let old = self.frames[frame as usize];
         self.frames[frame as usize] = Frame::new(old.key(), flags);
         let (was, is) = (old.flags().has(Flags::UNWRITTEN), flags.has(Flags::UNWRITTEN));
-        if was != is {
-            self.unwritten[frame as usize / 64] ^= 1 << (frame % 64);
-            let Local { group, unwritten, .. } = &mut self.locals[local];
-            if is {
-                self.unwritten_count += 1;
-                unwritten.add(frame);
-                group.unwritten.fetch_add(1, Relaxed)
-            } else {
-                self.unwritten_count -= 1;
-                unwritten.remove(frame);
-                group.unwritten.fetch_sub(1, Relaxed)
-            };
+        if was == is {
+            return 0;
         }
+        self.unwritten[frame as usize / 64] ^= 1 << (frame % 64);
+        let Local { unwritten, .. } = &mut self.locals[local];
+        if is {
+            self.unwritten_count += 1;
+            unwritten.add(frame);
+            1
+        } else {
+            self.unwritten_count -= 1;
+            unwritten.remove(frame);
+            -1
+        }
+    }
+
+    /// Changes a group's number of unwritten pages. All shards share it, and such an instruction
+    /// waits until all that was copied before it has reached the CPU's cache.
+    pub(super) fn count_unwritten(&self, local: usize, change: isize) {
+        // Modulo 2^64: this also subtracts.
+        self.locals[local].group.unwritten.fetch_add(change as usize, Relaxed);
     }
 
     /// The policy's number of a group, which is added if it is not known here.

@@ -124,7 +124,8 @@ impl Core {
         let mut table = shard.write();
         table.listen(&self.habits);
         let epoch = self.habits.epoch();
-        let (mut done, mut pages, mut misses) = (0, 0, 0);
+        table.expect(file.number, self.pages_of(offset, data.len() as u64));
+        let (mut done, mut pages, mut misses, mut unwritten) = (0, 0, 0, 0);
         let stop = loop {
             if done == data.len() {
                 break Stop::End;
@@ -143,7 +144,7 @@ impl Core {
                         break Stop::Past;
                     }
                     table.arena.get_mut(frame)[part].copy_from_slice(bytes);
-                    table.set_flags(local, frame, flags.or(Flags::DIRTY));
+                    unwritten += table.change_flags(local, frame, flags.or(Flags::DIRTY));
                     table.policy.set_dirty(frame);
                     if table.policy.access(frame, epoch) {
                         self.habits.used(table.hash(key), Some(file.group.number), true);
@@ -168,6 +169,9 @@ impl Core {
             pages += 1;
         };
         if let Some(local) = table.known_local(&file.group) {
+            if unwritten != 0 {
+                table.count_unwritten(local, unwritten);
+            }
             let hits = &table.locals[local].hits;
             hits.fetch_add(pages - misses, crate::sync::atomic::Ordering::Relaxed);
         }

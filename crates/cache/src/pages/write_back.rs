@@ -19,6 +19,9 @@ use crate::sync::atomic::Ordering::Relaxed;
 /// seconds. Chosen: a run.
 const REFUSED: u64 = CHUNK;
 
+/// How many pages of a run are looked for at a time. Most are short.
+const EXPECTED: u64 = 8;
+
 /// Pages of a shard that are being written.
 struct Writing<'a> {
     shard: &'a Shard,
@@ -34,6 +37,7 @@ impl Writing<'_> {
         }
         let mut table = self.shard.write();
         if let Some(local) = table.known_local(&self.file.group) {
+            let mut unwritten = 0;
             for (page, was) in self.pages.clone().zip(std::mem::take(&mut self.frames)) {
                 let key = Key::new(self.file.number, page);
                 let Some(frame) = table.frame_of(key, was) else { continue };
@@ -49,9 +53,10 @@ impl Writing<'_> {
                 } else {
                     flags = flags.or(Flags::DIRTY);
                 }
-                table.set_flags(local, frame, flags);
+                unwritten += table.change_flags(local, frame, flags);
                 table.put_back(local, frame);
             }
+            table.count_unwritten(local, unwritten);
         }
         drop(table);
         self.shard.wake();
@@ -117,6 +122,7 @@ impl Core {
         // The file may have been closed while a job waited for its turn.
         let local = table.known_local(&file.group).filter(|_| !file.is_closed());
         let Some(local) = local else { return Begun::Clean };
+        table.expect(file.number, pages.start..pages.end.min(pages.start + EXPECTED));
         let mut frames = Vec::new();
         buffer.clear();
         for page in pages.clone() {
