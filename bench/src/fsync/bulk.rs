@@ -4,8 +4,8 @@ use std::fs::File;
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Instant;
 
@@ -17,20 +17,24 @@ use super::queue::Queue;
 use super::strategy::Strategy;
 use crate::latency::record;
 
-/// Makes all of them durable.
+/// Makes all of them durable. Calls `ready` before the first of them, when all issuers are there.
 pub(crate) fn sync_all(
     strategy: Strategy,
     issuers: usize,
     engines: &mut Engines,
     paths: &Arc<Vec<PathBuf>>,
+    mut ready: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    if !strategy.has_threads() {
+        ready()?;
+    }
     match strategy {
-        Strategy::Fsync => on_threads(issuers, paths, |file| Ok(file.sync_all()?)),
+        Strategy::Fsync => on_threads(issuers, paths, ready, |file| Ok(file.sync_all()?)),
         Strategy::Homing => {
             let durable = engines.durable()?.clone();
-            on_threads(issuers, paths, |file| Ok(durable.fsync_and_wait(&file)?))
+            on_threads(issuers, paths, ready, |file| Ok(durable.fsync_and_wait(&file)?))
         }
-        Strategy::HomingAsync => begun_one_by_one(engines.durable()?, issuers, paths),
+        Strategy::HomingAsync => begun_one_by_one(engines.durable()?, issuers, paths, ready),
         Strategy::HomingMany | Strategy::HomingFiles => at_once(engines.durable()?, paths),
         Strategy::Syncfs => by_filesystem(paths),
         Strategy::SyncfsOpened => {
@@ -77,10 +81,11 @@ fn taker(paths: &Arc<Vec<PathBuf>>) -> impl Fn() -> Option<PathBuf> + Clone + Se
 fn on_threads(
     threads: usize,
     paths: &Arc<Vec<PathBuf>>,
+    ready: impl FnMut() -> anyhow::Result<()>,
     sync: impl Fn(File) -> anyhow::Result<()> + Sync,
 ) -> anyhow::Result<()> {
     let take = taker(paths);
-    by_issuers(threads, || {
+    by_issuers(threads, ready, || {
         while let Some(path) = take() {
             let file = File::open(path)?;
             let began = Instant::now();
@@ -93,10 +98,19 @@ fn on_threads(
 
 fn by_issuers(
     threads: usize,
+    mut ready: impl FnMut() -> anyhow::Result<()>,
     issuer: impl Fn() -> anyhow::Result<()> + Sync,
 ) -> anyhow::Result<()> {
+    let all = Barrier::new(threads + 1);
+    let one = || {
+        all.wait();
+        issuer()
+    };
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(&issuer)).collect();
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+        let begun = ready();
+        all.wait();
+        begun?;
         threads.into_iter().try_for_each(|thread| match thread.join() {
             Ok(result) => result,
             Err(_) => bail!("an issuer panicked"),
@@ -120,9 +134,10 @@ fn begun_one_by_one(
     durable: &Durable,
     issuers: usize,
     paths: &Arc<Vec<PathBuf>>,
+    ready: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let take = taker(paths);
-    by_issuers(issuers, || {
+    by_issuers(issuers, ready, || {
         let mut begun = Vec::new();
         while let Some(path) = take() {
             begun.push(durable.fsync(&Arc::new(File::open(path)?)));

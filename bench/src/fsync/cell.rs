@@ -96,7 +96,7 @@ impl Cell {
         let bulk = if self.shape == Shape::Bulk { self.files } else { 0 };
         for _ in 0..self.warm {
             let paths = Arc::new(files.make_many("before", bulk)?);
-            bulk::sync_all(strategy, issuers, &mut engines, &paths)?;
+            bulk::sync_all(strategy, issuers, &mut engines, &paths, || Ok(()))?;
             files.remove(&paths)?;
             forget();
         }
@@ -104,9 +104,12 @@ impl Cell {
         let device = Device::below(&self.dir);
         let counts = || device.as_ref().and_then(Device::counts);
         let before = counts();
-        let watch = Stopwatch::start()?;
+        let mut watch = Stopwatch::start()?;
         let done = if self.shape == Shape::Bulk {
-            bulk::sync_all(strategy, issuers, &mut engines, &paths)?;
+            bulk::sync_all(strategy, issuers, &mut engines, &paths, || {
+                watch = Stopwatch::start()?;
+                Ok(())
+            })?;
             paths.len()
         } else {
             stream::run(strategy, issuers, &mut engines, &files, length)?

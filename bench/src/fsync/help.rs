@@ -14,7 +14,7 @@ Strategies:
   linux-aio          io_submit with IOCB_CMD_FSYNC
   io_uring           with the workers that the kernel gives
   io_uring-workers   with as many workers as there are issuers
-  posix-aio          aio_fsync of the C library
+  posix-aio          aio_fsync of the C library, which has 20 threads at most
   tokio, tokio-all   tokio::fs::File::sync_all, a task for each issuer or for each file
   syncfs             the bound: all at once, and nobody is told which file failed
   syncfs-opened      the same for who has opened all files, as is needed to ask for each

@@ -110,6 +110,11 @@ impl Strategy {
         matches!(self, Self::Homing | Self::HomingAsync | Self::HomingMany | Self::HomingFiles)
     }
 
+    /// Whether each issuer of a bulk is a thread that is started for it.
+    pub(crate) const fn has_threads(self) -> bool {
+        matches!(self, Self::Fsync | Self::Homing | Self::HomingAsync)
+    }
+
     /// Whether it is only a bound to compare with, since it has no verdict for each file.
     pub(crate) const fn is_bound(self) -> bool {
         matches!(self, Self::Syncfs | Self::SyncfsOpened)

@@ -65,8 +65,8 @@ pub(crate) fn run(options: &CopyOptions) -> anyhow::Result<()> {
     let mut preparation = Preparation::new(folder.path(), exports.size.0)?;
     preparation.write_passphrase()?;
     let found = preparation.find(&exports.homing()?);
-    // A cache that holds everything is another matter, and so is a disk.
-    let compared = |server: &Server| !matches!(server.kind, Kind::HomingCache | Kind::QemuNative);
+    // A cache that holds everything is another matter, and so are smaller sectors.
+    let compared = |server: &Server| !matches!(server.kind, Kind::HomingCache | Kind::HomingLuks1);
     let found: Vec<Server> = found.into_iter().filter(compared).collect();
     eprintln!("{}", preparation.space(found.len() + 1, &dir)?);
     let servers = prepare(&mut preparation, found, &interrupt)?;

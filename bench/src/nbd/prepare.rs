@@ -62,7 +62,7 @@ impl Preparation {
                 self.versions.push(Version::of(CRYPTSETUP.program, &path));
                 self.cryptsetup = Some(path);
             }
-            Err(error) => self.note(format!("all but homing: {error}")),
+            Err(error) => self.note(format!("all on LUKS1: {error}")),
         }
         let mut servers = Vec::new();
         for kind in Kind::ALL {
@@ -75,7 +75,7 @@ impl Preparation {
                     ));
                     continue;
                 }
-                Some(_) if self.cryptsetup.is_none() => continue,
+                _ if kind.is_luks1() && self.cryptsetup.is_none() => continue,
                 Some(tool) => match tool.find() {
                     Ok(path) => path,
                     Err(error) => {
@@ -120,7 +120,7 @@ impl Preparation {
 
     /// Makes the container of `server` and serves it.
     pub(crate) fn serve(&self, server: &Server, interrupt: &Interrupt) -> anyhow::Result<Running> {
-        if server.kind.tool().is_some() {
+        if server.kind.is_luks1() {
             self.format_luks1(server, interrupt)?;
         }
         let running = server.start(interrupt)?;

@@ -34,6 +34,8 @@ pub(crate) enum Kind {
     Homing,
     /// Ours, with room for all pages in memory.
     HomingCache,
+    /// Ours, on a container as the others have it.
+    HomingLuks1,
     /// nbdkit's file plugin below its luks filter.
     Nbdkit,
     /// qemu-nbd, through the page cache by `io_uring`.
@@ -44,14 +46,26 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// All of them, ours first.
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Homing, Self::HomingCache, Self::Nbdkit, Self::QemuUring, Self::QemuNative];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Homing,
+        Self::HomingCache,
+        Self::HomingLuks1,
+        Self::Nbdkit,
+        Self::QemuUring,
+        Self::QemuNative,
+    ];
+
+    /// Whether its container is LUKS1, in sectors of 512 bytes.
+    pub(crate) const fn is_luks1(self) -> bool {
+        !matches!(self, Self::Homing | Self::HomingCache)
+    }
 
     /// The name in the results.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Homing => "homing",
             Self::HomingCache => "homing --cache",
+            Self::HomingLuks1 => "homing, LUKS1",
             Self::Nbdkit => "nbdkit",
             Self::QemuUring => "qemu io_uring",
             Self::QemuNative => "qemu native",
@@ -63,6 +77,7 @@ impl Kind {
         match self {
             Self::Homing => "homing",
             Self::HomingCache => "homing-cache",
+            Self::HomingLuks1 => "homing-luks1",
             Self::Nbdkit => "nbdkit",
             Self::QemuUring => "qemu-uring",
             Self::QemuNative => "qemu-native",
@@ -72,7 +87,7 @@ impl Kind {
     /// The program to look for, where it is not ours.
     pub(crate) const fn tool(self) -> Option<Tool> {
         match self {
-            Self::Homing | Self::HomingCache => None,
+            Self::Homing | Self::HomingCache | Self::HomingLuks1 => None,
             Self::Nbdkit => Some(NBDKIT),
             Self::QemuUring | Self::QemuNative => Some(QEMU_NBD),
         }
@@ -139,10 +154,13 @@ impl Server {
         let mut command = Command::new(&self.program);
         let (image, passphrase) = (self.image.display(), self.passphrase.display());
         match self.kind {
-            Kind::Homing | Kind::HomingCache => {
-                command.arg("serve").arg(&self.image).args(["--size", &self.size.to_string()]);
+            Kind::Homing | Kind::HomingCache | Kind::HomingLuks1 => {
+                command.arg("serve").arg(&self.image);
                 command.arg("--key-file").arg(&self.passphrase);
-                command.arg("--socket").arg(&self.socket).args(["--iter-time", "100"]);
+                command.arg("--socket").arg(&self.socket);
+                if self.kind != Kind::HomingLuks1 {
+                    command.args(["--size", &self.size.to_string(), "--iter-time", "100"]);
+                }
                 if self.kind == Kind::HomingCache {
                     // Room for all pages, and for what is known of each.
                     let room = self.size + self.size / 8 + (16 << 20);
@@ -235,9 +253,10 @@ mod tests {
     fn each_kind_is_started_its_own_way() {
         assert_eq!(
             line(Kind::Homing),
-            "serve /d/image --size 1048576 --key-file /d/pass --socket /d/socket --iter-time 100"
+            "serve /d/image --key-file /d/pass --socket /d/socket --size 1048576 --iter-time 100"
         );
         assert!(line(Kind::HomingCache).ends_with("--iter-time 100 --cache 17956864"));
+        assert!(line(Kind::HomingLuks1).ends_with("--key-file /d/pass --socket /d/socket"));
         assert_eq!(
             line(Kind::Nbdkit),
             "-f -U /d/socket --filter=luks file /d/image passphrase=+/d/pass"

@@ -22,7 +22,8 @@ const LEGEND: [&str; 6] = [
     "others is the share of the machine's CPU time that went neither to the server nor to fio, \
      time taken by a hypervisor included.",
     "All servers do AES-256-XTS: homing on LUKS2 in sectors of 4096 bytes, which is its default, the \
-     others on LUKS1 in sectors of 512, which is all that they do.",
+     others on LUKS1 in sectors of 512, which is all that they do, and on which homing is measured, \
+     too.",
 ];
 
 /// The whole report.

@@ -376,7 +376,7 @@ impl Table {
     /// waits until all that was copied before it has reached the CPU's cache.
     pub(super) fn count_unwritten(&self, local: usize, change: isize) {
         // Modulo 2^64: this also subtracts.
-        self.locals[local].group.unwritten.fetch_add(change as usize, Relaxed);
+        self.locals[local].group.unwritten.fetch_add(change.cast_unsigned(), Relaxed);
     }
 
     /// The policy's number of a group, which is added if it is not known here.
