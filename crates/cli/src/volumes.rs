@@ -70,10 +70,20 @@ pub(crate) fn check(args: &ServeArgs, image: &Path) -> anyhow::Result<()> {
 
 fn exists(image: &Path) -> anyhow::Result<bool> {
     match image.symlink_metadata() {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Ok(found) => {
+            if found.is_symlink() && image.metadata().is_err_and(|error| is_missing(&error)) {
+                let to = image.read_link().unwrap_or_default();
+                bail!("{} is a link to {}, which does not exist", image.display(), to.display());
+            }
+            Ok(true)
+        }
+        Err(error) if is_missing(&error) => Ok(false),
         Err(error) => Err(error).with_context(|| format!("cannot look at {}", image.display())),
     }
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
 }
 
 fn new_volume(args: &ServeArgs, image: &Path) -> anyhow::Result<FormatOptions> {

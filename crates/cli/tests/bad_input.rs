@@ -219,6 +219,12 @@ fn a_missing_image_needs_a_size() {
     let scratch = Scratch::new();
     refused(&scratch, &["missing.img"], &["missing.img", "--size"]);
     refused(&scratch, &["no/such/folder/disk.img", "--size", "8M"], &["no/such/folder"]);
+    // A volume made there would be one behind another name.
+    std::os::unix::fs::symlink("gone.img", scratch.path("link.img")).unwrap();
+    for size in [&[][..], &["--size", "8M"]] {
+        let said = ["link.img is a link to gone.img, which does not exist"];
+        refused(&scratch, &[&["link.img"], size].concat(), &said);
+    }
 }
 
 #[test]
@@ -227,6 +233,7 @@ fn sizes_that_cannot_be_are_refused() {
     for size in ["1000", "0", "-5", "", "12Q", "1.5.1M", "M", "15E", "99999999999999999999"] {
         refused(&scratch, &["disk.img", &format!("--size={size}")], &[size]);
     }
+    refused(&scratch, &["disk.img", "--size", "99999999999G"], &["99999999999G", "too large"]);
     refused(&scratch, &["disk.img", "--size", "1M", "--sector-size", "1000"], &["1000"]);
     // Unlike the other sizes, this one is a multiple of a sector.
     refused(&scratch, &["disk.img", "--size", "9000P"], &["less than 8 EiB"]);

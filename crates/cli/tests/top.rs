@@ -59,10 +59,14 @@ impl Program {
 
     /// Runs it on a terminal of util-linux's `script`; `None` where there is none.
     fn on_a_terminal(&self, args: &str) -> Option<Terminal> {
+        self.on_a_terminal_called("xterm-256color", args)
+    }
+
+    fn on_a_terminal_called(&self, term: &str, args: &str) -> Option<Terminal> {
         let line =
             format!("stty rows 24 cols 80; exec {} top {args}", env!("CARGO_BIN_EXE_homing"));
         let mut command = self.command("script", &["-qec", &line, "/dev/null"]);
-        let child = command.env("TERM", "xterm-256color").stdin(Stdio::piped()).spawn();
+        let child = command.env("TERM", term).stdin(Stdio::piped()).spawn();
         child
             .map(Terminal::on)
             .inspect_err(|error| skip(&format!("script cannot be run: {error}")))
@@ -132,6 +136,9 @@ fn what_cannot_be_is_named() {
         let output = program.top(args);
         assert!(!output.status.success());
         assert!(text(&output.stderr).contains(reason), "{}", text(&output.stderr));
+    }
+    if let Some(terminal) = program.on_a_terminal_called("dumb", "") {
+        terminal.wait_until("TERM is dumb");
     }
     program.socket = None;
     assert!(text(&program.top(&["--json"]).stderr).contains("is the program running"));

@@ -29,11 +29,15 @@ impl FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        parse(text).map(Self).ok_or_else(|| format!("{text:?} is not a size: write {}", Self::FORM))
+        let bytes = parse(text);
+        let bytes = bytes.ok_or_else(|| format!("{text:?} is not a size: write {}", Self::FORM))?;
+        let size = u64::try_from(bytes).map(Self);
+        size.map_err(|_| format!("{text:?} is too large: sizes are below 16 EiB, that is 16384P"))
     }
 }
 
-fn parse(text: &str) -> Option<u64> {
+/// The bytes, of which there may be too many.
+fn parse(text: &str) -> Option<u128> {
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (number, suffix) = text.split_at(digits);
     let suffix = suffix.trim().to_ascii_uppercase();
@@ -44,16 +48,22 @@ fn parse(text: &str) -> Option<u64> {
         None => (suffix.as_str(), 1024),
     };
     let power = UNITS.iter().position(|unit| *unit == name)?;
-    let unit = base.pow(u32::try_from(power).ok()?);
+    let unit = u128::from(base.pow(u32::try_from(power).ok()?));
     let Some((whole, fraction)) = number.split_once('.') else {
-        return number.parse::<u64>().ok()?.checked_mul(unit);
+        return Some(number_of(number)?.saturating_mul(unit));
     };
     if power == 0 || fraction.is_empty() || fraction.len() > 15 {
         return None;
     }
-    let part = u128::from(unit) * u128::from(fraction.parse::<u64>().ok()?);
-    let part = u64::try_from(part / 10_u128.pow(fraction.len() as u32)).ok()?;
-    whole.parse::<u64>().ok()?.checked_mul(unit)?.checked_add(part)
+    let part = unit * u128::from(fraction.parse::<u64>().ok()?);
+    let part = part / 10_u128.pow(fraction.len() as u32);
+    Some(number_of(whole)?.saturating_mul(unit).saturating_add(part))
+}
+
+/// A number, or more than 64 bits hold.
+fn number_of(digits: &str) -> Option<u128> {
+    let is_number = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+    is_number.then(|| digits.parse().unwrap_or(u128::MAX))
 }
 
 impl fmt::Display for ByteSize {
@@ -102,9 +112,15 @@ mod tests {
             assert_eq!(text.parse(), Ok(ByteSize(bytes)));
             assert_eq!(ByteSize(bytes).to_string(), shown);
         }
-        for bad in ["", "G", "ten", "-1", "1.5", "1.G", ".5G", "1.2.3G", "99999999999P", "5X"] {
+        for bad in ["", "G", "ten", "-1", "1.5", "1.G", ".5G", "1.2.3G", "5X"] {
             let error = bad.parse::<ByteSize>().unwrap_err();
-            assert!(error.contains(bad), "{error}");
+            assert!(error.contains(bad) && error.contains("is not a size"), "{error}");
         }
+        let nines = "9".repeat(60);
+        for large in ["16384P", "99999999999G", "16384.5P", "18446744073709551616", &nines] {
+            let error = large.parse::<ByteSize>().unwrap_err();
+            assert!(error.contains(large) && error.contains("is too large"), "{error}");
+        }
+        assert_eq!("16383P".parse(), Ok(ByteSize(16383 << 50)));
     }
 }

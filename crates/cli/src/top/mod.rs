@@ -92,6 +92,11 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
             "standard input or output is not a terminal: use --json, or homing wq monitor for plain text"
         );
     }
+    if std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb") {
+        bail!(
+            "TERM is dumb, so nothing can be drawn: use --json, or homing wq monitor for plain text"
+        );
+    }
     live::run(args, first)
 }
 

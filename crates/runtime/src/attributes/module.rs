@@ -105,10 +105,13 @@ pub(super) fn set(shared: &Shared, name: &str, value: &str) -> Result<(), Refuse
         "watchdog_thresh" => {
             let seconds = value.parse().ok();
             let threshold = seconds.and_then(|it| Duration::try_from_secs_f64(it).ok());
-            // Less than a nanosecond would switch it off.
-            let is_told = |it: &Duration| !it.is_zero() || seconds == Some(0.0);
+            // Less than a nanosecond would switch it off, and more than fit would be cut.
+            let is_told = |it: &Duration| {
+                (!it.is_zero() || seconds == Some(0.0)) && u64::try_from(it.as_nanos()).is_ok()
+            };
             let Some(threshold) = threshold.filter(is_told) else {
-                return Err(Refused::value("a number of seconds, or 0 for no watchdog"));
+                let accepted = "a number of seconds, up to 18e9, or 0 for no watchdog";
+                return Err(Refused::value(accepted));
             };
             shared.settings.watchdog_ns.store(nanoseconds(threshold), Ordering::Relaxed);
         }

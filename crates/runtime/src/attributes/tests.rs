@@ -165,6 +165,7 @@ fn bad_values_are_refused_with_those_accepted_and_change_nothing() {
         ("default_affinity_scope", "default"),
         ("watchdog_thresh", "-1"),
         ("watchdog_thresh", "1e-10"),
+        ("watchdog_thresh", "2e10"),
         ("cpu_intensive_thresh_us", "often"),
         ("features", "MAGIC"),
         ("record_decisions", "10001"),
