@@ -27,6 +27,8 @@ pub(crate) struct Place {
     pub(crate) kind: Kind,
     /// Somebody drains it now and then: then new items are refused, and what fires is not.
     pub(crate) drains: bool,
+    /// Its items may block, and many do.
+    pub(crate) blocks: bool,
     /// How many of its items may run at a time.
     pub(crate) at_most: u64,
     now: AtomicU64,
@@ -67,6 +69,7 @@ impl Place {
             queue,
             kind,
             drains,
+            blocks: false,
             at_most,
             now: AtomicU64::new(0),
             closures: AtomicU64::new(0),

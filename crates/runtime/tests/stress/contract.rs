@@ -107,7 +107,7 @@ impl Stage {
     fn new(runtime: &Runtime) -> Self {
         let nodes = runtime.machine().cpus().iter().flat_map(|cpu| &cpu.numa_nodes);
         let nodes = nodes.collect::<std::collections::BTreeSet<_>>().len() as u64;
-        let place = |(kind, drains): (Kind, bool)| {
+        let place = |(kind, drains, blocks): (Kind, bool, bool)| {
             let builder = runtime.workqueue("contract");
             let builder = match kind {
                 Kind::Plain => builder,
@@ -117,18 +117,26 @@ impl Stage {
                 Kind::Freezable => builder.freezable(),
                 Kind::MemReclaim => builder.mem_reclaim(),
             };
-            Arc::new(Place::new(builder.build().unwrap(), kind, drains, nodes))
+            let builder = if blocks { builder.blocking() } else { builder };
+            let mut place = Place::new(builder.build().unwrap(), kind, drains, nodes);
+            place.blocks = blocks;
+            Arc::new(place)
         };
         let kinds = [
-            (Kind::Plain, false),
-            (Kind::Limited, false),
-            (Kind::Ordered, false),
-            (Kind::PerCpu, false),
-            (Kind::Freezable, false),
-            (Kind::MemReclaim, false),
-            (Kind::Plain, true),
-            (Kind::Ordered, true),
-            (Kind::Limited, true),
+            (Kind::Plain, false, false),
+            (Kind::Limited, false, false),
+            (Kind::Ordered, false, false),
+            (Kind::PerCpu, false, false),
+            (Kind::Freezable, false, false),
+            (Kind::MemReclaim, false, false),
+            (Kind::Plain, true, false),
+            (Kind::Ordered, true, false),
+            (Kind::Limited, true, false),
+            (Kind::Plain, false, true),
+            (Kind::Limited, false, true),
+            (Kind::Ordered, true, true),
+            (Kind::Freezable, false, true),
+            (Kind::MemReclaim, false, true),
         ];
         let mut stage = Self {
             places: kinds.map(place).into(),
@@ -161,7 +169,7 @@ impl Stage {
             let _inside = at.enter();
             own += 1;
             books.run(own, || {
-                dawdle(own.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48);
+                dawdle(own.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48, at.blocks);
                 if own.is_multiple_of(7) && !ending.load(Ordering::Relaxed) {
                     books.want();
                     books.queued(work.queue());
@@ -221,7 +229,7 @@ impl Stage {
             }
             add(&at.closures_ran);
             add(&ran);
-            dawdle(pause);
+            dawdle(pause, at.blocks);
             assert!(pause % 512 != 7, "on purpose");
         };
         let kept = |handle| Some((Arc::clone(place), handle));
@@ -331,7 +339,8 @@ impl Stage {
             0 if !bound => queue.set_affinity_scope(Scope::ALL[random.below(6)]),
             1 if !bound => queue.set_affinity_strict(random.below(2) == 0),
             2 if !bound => queue.set_localize(random.below(2) == 0),
-            3 if !bound => {
+            // A runtime has 255 combinations of attributes at most.
+            3 if !bound && !place.blocks => {
                 let one = CpuSet::of(self.cpus[random.below(self.cpus.len().min(2))]);
                 queue.set_cpumask((random.below(2) == 0).then_some(one))
             }
@@ -376,8 +385,9 @@ fn refuse_now_and_then(refuse: &AtomicBool, over: &AtomicBool) {
 }
 
 /// Most items are short; some take their time, with or without saying so.
-fn dawdle(dice: u64) {
+fn dawdle(dice: u64, blocks: bool) {
     match dice % 4096 {
+        ..256 if blocks => thread::sleep(Duration::from_micros(dice % 100)),
         0 => thread::sleep(Duration::from_millis(1)),
         1..8 => blocking(|| thread::sleep(Duration::from_micros(50))),
         8..64 => (0..dice).for_each(|_| std::hint::spin_loop()),
