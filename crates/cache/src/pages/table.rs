@@ -341,44 +341,6 @@ impl Table {
         self.claimants.iter().any(|(_, other, _)| *other == file)
     }
 
-    pub(super) fn set_flags(&mut self, local: usize, frame: u32, flags: Flags) {
-        let change = self.change_flags(local, frame, flags);
-        if change != 0 {
-            self.count_unwritten(local, change);
-        }
-    }
-
-    /// Sets the flags of one of several pages. Returns by how much the number of unwritten pages
-    /// has changed: the caller [counts](Self::count_unwritten) that for all of them before it gives
-    /// back the lock.
-    #[must_use]
-    pub(super) fn change_flags(&mut self, local: usize, frame: u32, flags: Flags) -> isize {
-        let old = self.frames[frame as usize];
-        self.frames[frame as usize] = Frame::new(old.key(), flags);
-        let (was, is) = (old.flags().has(Flags::UNWRITTEN), flags.has(Flags::UNWRITTEN));
-        if was == is {
-            return 0;
-        }
-        self.unwritten[frame as usize / 64] ^= 1 << (frame % 64);
-        let Local { unwritten, .. } = &mut self.locals[local];
-        if is {
-            self.unwritten_count += 1;
-            unwritten.add(frame);
-            1
-        } else {
-            self.unwritten_count -= 1;
-            unwritten.remove(frame);
-            -1
-        }
-    }
-
-    /// Changes a group's number of unwritten pages. All shards share it, and such an instruction
-    /// waits until all that was copied before it has reached the CPU's cache.
-    pub(super) fn count_unwritten(&self, local: usize, change: isize) {
-        // Modulo 2^64: this also subtracts.
-        self.locals[local].group.unwritten.fetch_add(change.cast_unsigned(), Relaxed);
-    }
-
     /// The policy's number of a group, which is added if it is not known here.
     pub(super) fn local(&mut self, group: &Arc<GroupState>, habits: &Habits) -> usize {
         if let Some(local) = self.known_local(group) {
