@@ -102,7 +102,8 @@ impl Runtime {
     }
 
     /// The process-wide runtime, started at the first call. It is everybody's: nothing ends it at
-    /// the end of the program, and whoever shuts it down does so for all.
+    /// the end of the program, and whoever shuts it down does so for all. A child of `fork(2)` whose
+    /// parent had called this gets one without workers: what is queued there waits for ever.
     ///
     /// # Errors
     /// As for [`Builder::build`], at the call that starts it.
@@ -369,7 +370,8 @@ impl Runtime {
 
     /// Ends the runtime, for all that have a reference to it. Waits until everything that is queued
     /// has run, but not for longer than `at_most`. What is left then is cancelled, and what still
-    /// runs is waited for no longer, nor by the drop. If one of the runtime's own items calls this,
+    /// runs is waited for no longer, nor by the drop. Destructors are not cut short: those of items that
+    /// are cancelled and, once nothing is left, of the threads' own variables. If one of the runtime's own items calls this,
     /// it does not wait, because that item would have to end first: everything that is queued runs,
     /// however long that takes.
     ///

@@ -124,11 +124,9 @@ fn hand_in(size: usize, mut magazine: Magazine) {
     }
     {
         let mut depot = depot(size);
-        if depot.len() < DEPOT_MAGAZINES {
-            // All at once, so that nobody waits while it grows.
-            if depot.capacity() == 0 {
-                depot.reserve_exact(DEPOT_MAGAZINES);
-            }
+        // All at once, so that nobody waits while it grows; if that can be had.
+        let has_room = depot.capacity() > 0 || depot.try_reserve_exact(DEPOT_MAGAZINES).is_ok();
+        if has_room && depot.len() < DEPOT_MAGAZINES {
             depot.push(magazine);
             return;
         }

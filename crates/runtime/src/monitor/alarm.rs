@@ -7,9 +7,12 @@
 use std::time::Duration;
 
 use crate::measure::clock::now_ns;
+#[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
+use crate::sync::{AtomicBool, Ordering};
 use crate::threads::sleeper::Sleeper;
 
-/// How long the thread sleeps at most if the kernel's timer fails: somebody has closed its file.
+/// How long the thread sleeps at most if the kernel's timer fails: somebody has closed its file, or
+/// a filter of system calls came after it was made.
 #[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
 const WITHOUT_TIMER: Duration = Duration::from_millis(4);
 
@@ -17,6 +20,10 @@ pub(crate) struct Alarm {
     bed: Sleeper,
     #[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
     timer: Option<timer::Timer>,
+    /// The timer could not be set the last time. A thread that waits for it already does so until
+    /// the time before.
+    #[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
+    is_broken: AtomicBool,
 }
 
 impl Alarm {
@@ -25,6 +32,8 @@ impl Alarm {
             bed: Sleeper::new(),
             #[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
             timer: timer::Timer::new().ok(),
+            #[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
+            is_broken: AtomicBool::new(false),
         }
     }
 
@@ -32,7 +41,8 @@ impl Alarm {
     pub(crate) fn set(&self, at_ns: u64) {
         #[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
         if let Some(timer) = &self.timer {
-            timer.set(at_ns.saturating_sub(now_ns()));
+            let is_set = timer.set_after(at_ns.saturating_sub(now_ns())).is_ok();
+            self.is_broken.store(!is_set, Ordering::Release);
         }
         let _ = at_ns;
     }
@@ -40,7 +50,7 @@ impl Alarm {
     /// To be called after another thread than the one that waits has set an earlier time.
     pub(crate) fn hasten(&self) {
         #[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
-        if self.timer.is_some() {
+        if self.timer.is_some() && !self.is_broken.load(Ordering::Acquire) {
             return;
         }
         self.bed.wake();
@@ -52,7 +62,8 @@ impl Alarm {
         let left = Duration::from_nanos(at_ns.saturating_sub(now_ns()));
         #[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
         if let Some(timer) = &self.timer {
-            if timer.wait().is_err() {
+            // A timer that could not be set may never go off.
+            if self.is_broken.load(Ordering::Acquire) || timer.wait().is_err() {
                 self.bed.sleep(Some(left.min(WITHOUT_TIMER)));
             }
             return;
@@ -73,7 +84,7 @@ mod timer {
         timerfd_settime,
     };
 
-    pub(super) struct Timer(OwnedFd);
+    pub(super) struct Timer(pub(super) OwnedFd);
 
     impl Timer {
         pub(super) fn new() -> Result<Self> {
@@ -84,12 +95,7 @@ mod timer {
         }
 
         /// Goes off after this time, and not when it was to before.
-        pub(super) fn set(&self, after_ns: u64) {
-            // Fails only if the file is gone: `wait` notices.
-            let _ = self.set_after(after_ns);
-        }
-
-        fn set_after(&self, after_ns: u64) -> Result<()> {
+        pub(super) fn set_after(&self, after_ns: u64) -> Result<()> {
             const SECOND: u64 = 1_000_000_000;
             // 0 would stop it.
             let after_ns = after_ns.max(1);
@@ -133,6 +139,21 @@ mod tests {
         }
         alarm.set(1);
         alarm.wait(1);
+    }
+
+    /// As where a filter of system calls comes after the timer was made.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn a_timer_that_cannot_be_set_is_done_without() {
+        use rustix::event::{EventfdFlags, eventfd};
+        let never_ready = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let (timer, is_broken) = (Some(timer::Timer(never_ready)), AtomicBool::new(false));
+        let alarm = Alarm { bed: Sleeper::new(), timer, is_broken };
+        let at_ns = now_ns() + 30 * MS;
+        alarm.set(at_ns);
+        while now_ns() < at_ns {
+            alarm.wait(at_ns);
+        }
     }
 
     #[test]
