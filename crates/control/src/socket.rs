@@ -77,7 +77,8 @@ impl ControlSocket {
             .name(file_name(path))
             .spawn(move || for_thread.run(tree.as_ref()))
             .map_err(|error| {
-                let text = format!("there can be no thread for it: {error}");
+                let path = path.display();
+                let text = format!("there can be no thread for the control socket {path}: {error}");
                 io::Error::new(error.kind(), text)
             })?;
         Ok(Self { shared, thread: Some(thread), path: path.to_owned() })
@@ -133,10 +134,10 @@ impl Shared {
         // A client that is let in from here on is turned away under this lock. The flag is set
         // before `accept` fails, which would otherwise be logged as an error.
         clients.stopping = true;
-        self.listener.remove();
         if let Err(error) = self.listener.stop() {
             tracing::error!(%error, "cannot stop listening");
         }
+        self.listener.remove();
         for stream in clients.streams.values() {
             // Wakes its thread from reading and from writing alike.
             let _ = stream.shutdown(Shutdown::Both);

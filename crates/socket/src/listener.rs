@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread;
 use std::time::Duration;
 
@@ -33,6 +33,8 @@ pub struct Listener {
     replaced_stale: bool,
     /// The file is left for the next server to find.
     stays: AtomicBool,
+    /// Nobody is let in any more.
+    stopped: AtomicBool,
 }
 
 impl Listener {
@@ -43,8 +45,8 @@ impl Listener {
         let file = std::path::absolute(path).map_err(|error| BindError::io(path, error))?;
         let (socket, replaced_stale) = bind(path, &file, backlog)?;
         let identity = identity(&file);
-        let stays = AtomicBool::new(false);
-        Ok(Self { socket, path: path.to_owned(), file, identity, replaced_stale, stays })
+        let (stays, stopped) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { socket, path: path.to_owned(), file, identity, replaced_stale, stays, stopped })
     }
 
     /// Whether [`Listener::bind`] would succeed, as far as can be told without changing anything.
@@ -71,7 +73,11 @@ impl Listener {
 
     /// Waits for a client.
     pub fn accept(&self) -> io::Result<UnixStream> {
-        self.socket.accept().map(|(stream, _)| stream)
+        let (stream, _) = self.socket.accept()?;
+        if self.stopped.load(Acquire) {
+            return Err(io::Error::other("it was told to stop"));
+        }
+        Ok(stream)
     }
 
     /// Removes the file, so that nobody finds it any more, unless another server's has taken its
@@ -89,10 +95,19 @@ impl Listener {
         self.stays.store(true, Relaxed);
     }
 
-    /// Makes every `accept` fail from now on, including the one that waits. It does not connect to
-    /// ourselves for that: the file may be gone by now, or another server's.
+    /// Makes every `accept` fail from now on, including the one that waits. Call this before
+    /// [`Listener::remove`].
     pub fn stop(&self) -> io::Result<()> {
-        Ok(rustix::net::shutdown(&self.socket, Shutdown::Both)?)
+        self.stopped.store(true, Release);
+        self.end_accept(rustix::net::shutdown(&self.socket, Shutdown::Both).map_err(Into::into))
+    }
+
+    /// Where a sandbox refuses `shutdown(2)`, connects to ourselves, so that an `accept` that waits
+    /// sees that it is over. That is second best: the file may be gone by now, or another server's.
+    fn end_accept(&self, ended: io::Result<()>) -> io::Result<()> {
+        let Err(error) = ended else { return Ok(()) };
+        let is_ours = self.identity.is_some() && identity(&self.file) == self.identity;
+        if is_ours && dial(&self.file, PROBE_TIME).is_ok() { Ok(()) } else { Err(error) }
     }
 }
 
@@ -291,6 +306,22 @@ mod tests {
             listener.stop().unwrap();
             assert!(waiting.join().unwrap().is_err());
         });
+    }
+
+    #[test]
+    fn an_accept_that_waits_is_woken_where_sockets_may_not_be_shut_down() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = listen(&folder.path().join("s")).unwrap();
+        let refused = || Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| listener.accept());
+            thread::sleep(Duration::from_millis(50));
+            listener.stopped.store(true, Release);
+            listener.end_accept(refused()).unwrap();
+            assert!(waiting.join().unwrap().is_err());
+        });
+        listener.remove();
+        assert!(listener.end_accept(refused()).is_err(), "nobody can be reached");
     }
 
     #[test]
