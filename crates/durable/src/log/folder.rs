@@ -88,7 +88,9 @@ impl Folder {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(io("make")(error));
             }
-            _ if !path.is_dir() => return Err(LogError::NotALog { path: path.to_owned() }),
+            _ if !path.metadata().map_err(io("look at"))?.is_dir() => {
+                return Err(LogError::NotALog { path: path.to_owned() });
+            }
             _ => {}
         }
         let file = File::open(path).map_err(io("open"))?;
