@@ -90,10 +90,10 @@ fn for_programs(offer: &Offer<'_>) -> Value {
     line
 }
 
-/// Prints the exports and what to type next, or a line for programs.
-pub(crate) fn announce(json: bool, offer: &Offer<'_>) -> anyhow::Result<()> {
+/// The exports and what to type next, or a line for programs.
+pub(crate) fn announcement(json: bool, offer: &Offer<'_>) -> anyhow::Result<String> {
     if json {
-        return output::print_json(&for_programs(offer));
+        return Ok(output::json_line(&for_programs(offer))?);
     }
     let mut text = String::from("Serving:\n");
     for image in offer.images {
@@ -144,7 +144,7 @@ pub(crate) fn announce(json: bool, offer: &Offer<'_>) -> anyhow::Result<()> {
         text.push_str(&control_commands(&control.to_string_lossy()));
     }
     text.push_str("\nCtrl-C stops the server after making everything durable.\n");
-    output::print_text(&text)
+    Ok(output::printable(&text))
 }
 
 #[cfg(test)]

@@ -1,15 +1,16 @@
 //! The page cache of `homing serve`: its size, and what each export may have of it.
 
-use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use homing::Runtime;
 use homing::pages::{BuildError, Group, PageCache};
-use homing::{Memory, Runtime};
 use homing_control::ByteSize;
 use homing_server::OnWorkqueue;
 use homing_volume::WritePolicy;
+
+use crate::memory;
 
 /// With less an export has no use of the cache.
 const MAX_MIN: ByteSize = ByteSize(1 << 20);
@@ -94,6 +95,11 @@ pub(crate) struct Cache {
 }
 
 impl CacheArgs {
+    /// How much memory it is to have, if there is to be one.
+    pub(crate) fn size(&self) -> Option<ByteSize> {
+        self.cache_size
+    }
+
     /// Makes the cache, if there is to be one for exports of these names.
     pub(crate) fn build(
         &self,
@@ -125,9 +131,8 @@ impl CacheArgs {
             bail!("exports cannot have {promised} (--cache-min) of a cache of {size} (--cache)");
         }
         let bytes = usize::try_from(size.0).context("the cache is larger than memory can be")?;
-        let memory =
-            Memory::read(Path::new("/")).context("cannot tell how much memory there is")?;
-        if let Some(warning) = check_size(size, &memory)? {
+        let memory = memory::read()?;
+        if let Some(warning) = memory::check_cache(size, &memory)? {
             tracing::warn!("{warning}");
         }
         let background = OnWorkqueue::new(runtime).context("cannot make the cache's workqueue")?;
@@ -178,28 +183,6 @@ impl CacheArgs {
     }
 }
 
-/// Refuses a cache for which there can be no memory. Returns a warning if little is left for all
-/// else.
-fn check_size(size: ByteSize, memory: &Memory) -> anyhow::Result<Option<String>> {
-    let Some(available) = memory.available().map(ByteSize) else { return Ok(None) };
-    let most = ByteSize(available.0 / 10 * 9);
-    let of = match &memory.limit {
-        Some((bytes, file)) if *bytes == available.0 => {
-            format!("the {available} of memory that {} allows", file.display())
-        }
-        _ => format!("the {available} of memory that there is"),
-    };
-    if size.0 > available.0 {
-        bail!("a cache of {size} (--cache) is more than {of}: use at most {most}");
-    }
-    let warning = || {
-        format!(
-            "a cache of {size} (--cache) leaves less than a tenth of {of} for all else: it may be killed for want of memory; use at most {most}"
-        )
-    };
-    Ok((size.0 > most.0).then(warning))
-}
-
 /// The limit of an export: the last one that applies counts, and one with the export's name before
 /// one without a name.
 fn limit_of(limits: &[Limit], export: &str) -> Option<ByteSize> {
@@ -211,24 +194,6 @@ fn limit_of(limits: &[Limit], export: &str) -> Option<ByteSize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_cache_is_no_larger_than_memory() {
-        let machine = Memory { installed: Some(24 << 30), limit: None };
-        let check = |size: &str, memory: &Memory| check_size(size.parse().unwrap(), memory);
-        let refused = check("40G", &machine).unwrap_err().to_string();
-        assert!(refused.contains("40 GiB") && refused.contains("24 GiB"), "{refused}");
-        assert!(refused.contains("use at most 21.6 GiB"), "{refused}");
-        assert!(check("21G", &machine).unwrap().is_none());
-        let warned = check("22G", &machine).unwrap().unwrap();
-        assert!(warned.contains("22 GiB") && warned.contains("24 GiB"), "{warned}");
-        assert!(check("24G", &machine).is_ok());
-        let limit = Some((4 << 30, "/sys/fs/cgroup/a/memory.max".into()));
-        let container = Memory { limit, ..machine };
-        let refused = check("5G", &container).unwrap_err().to_string();
-        assert!(refused.contains("4 GiB") && refused.contains("a/memory.max"), "{refused}");
-        assert!(check("1P", &Memory::default()).unwrap().is_none());
-    }
 
     #[test]
     fn limits_are_of_one_export_or_of_each() {

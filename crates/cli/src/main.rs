@@ -10,6 +10,7 @@ mod count;
 mod images;
 mod lab;
 mod log;
+mod memory;
 mod metrics;
 mod opening;
 mod output;

@@ -31,7 +31,12 @@ pub(crate) fn printable(text: &str) -> String {
 
 /// Prints a line of JSON.
 pub(crate) fn print_json(json: &impl Serialize) -> anyhow::Result<()> {
-    print_line(&printable_json(&serde_json::to_string(json)?))
+    print(json_line(json)?.as_bytes())
+}
+
+/// A line of JSON that does nothing to a terminal.
+pub(crate) fn json_line(json: &impl Serialize) -> serde_json::Result<String> {
+    Ok(printable_json(&serde_json::to_string(json)?) + "\n")
 }
 
 /// JSON in which the control characters that JSON allows are escaped, too: a terminal obeys some of

@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
@@ -14,19 +15,20 @@ use homing::control::{AttributeTree, ControlSocket, Trees};
 use homing::{Runtime, Scope};
 use homing_control::ByteSize;
 use homing_server::{
-    Certificates, CryptOn, Endpoint, ServedExport, Server, ServerOptions, VerifyPeer,
+    Certificates, CryptOn, Endpoint, ServedExport, Server, ServerHandle, ServerOptions, VerifyPeer,
 };
-use homing_volume::WritePolicy;
 use sd_notify::NotifyState;
 use signal_hook::iterator::Signals;
 
-use crate::announce::{Offer, announce};
+use crate::announce::{Offer, announcement};
 use crate::cache::{Cache, CacheArgs};
 use crate::count::count;
 use crate::images::{self, export_name};
 use crate::log::log_to_stderr;
+use crate::memory;
 use crate::metrics::{self, Metrics};
 use crate::opening::Opening;
+use crate::output;
 use crate::passphrase::{self, Passphrase};
 use crate::process::{allow_files, forbid_core_dumps, outlive_file_limits};
 use crate::prompt;
@@ -108,9 +110,10 @@ pub(crate) struct ServeArgs {
     /// fourth of it is for data that is received ahead of its turn. A client that stops within a
     /// request occupies the memory of the whole request, and is cut off if it keeps others waiting
     /// and does not go on. Of several exports each gets no more than it leaves free, except for a
-    /// single client, so that some disks that hang do not stop the others
-    #[arg(long, value_name = "SIZE", default_value = "1G")]
-    request_memory: ByteSize,
+    /// single client, so that some disks that hang do not stop the others [default: 1G, or a fourth
+    /// of the memory that the machine or the cgroup has beside the cache]
+    #[arg(long, value_name = "SIZE")]
+    request_memory: Option<ByteSize>,
 
     /// How far encryption may spread from the CPU of its connection
     #[arg(long, value_name = "SCOPE", default_value = "cache", help_heading = "Scheduling")]
@@ -180,6 +183,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     // Before there are files that must not be left behind: a signal from here on is seen once the
     // server runs.
     let seen_later = if args.try_it || args.ephemeral { Some(handled()?) } else { None };
+    let opening = if seen_later.is_none() { end_as_first_process()? } else { Arc::default() };
     let folder = if args.try_it {
         Some(
             tempfile::tempdir()
@@ -205,6 +209,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let runtime = Arc::new(runtime.context("cannot start the workers")?);
     let names: Vec<_> = images.iter().map(|image| export_name(image)).collect();
     let cache = args.cache.build(&runtime, &names)?;
+    let request_memory = memory::of_requests(args.request_memory, args.cache.size())?;
     let others = args.metrics.map_or(0, |_| metrics::CONNECTIONS_MAX);
     allow_files(args.connections_max.get().saturating_add(others), images.len());
     let key = args.key_file.as_deref().map(passphrase::from_file).transpose()?;
@@ -213,15 +218,14 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     // Until here a signal ends the program at once, unless the volumes are throw-away: no container
     // is half made, and none has been written to.
     let signals = seen_later.map_or_else(handled, Ok)?;
+    opening.store(false, Ordering::SeqCst);
     prompt::leave_signals_to_others();
     let has_tls = tls.is_some();
-    let writes_back = |cache: &Cache| cache.policy == WritePolicy::Back;
-    let holds_writes = !args.read_only && cache.as_ref().is_some_and(writes_back);
     let options = ServerOptions {
         tls,
         connections_max: args.connections_max.get(),
         // More than can be addressed is no limit.
-        request_memory_max: usize::try_from(args.request_memory.0).unwrap_or(usize::MAX),
+        request_memory_max: usize::try_from(request_memory.0).unwrap_or(usize::MAX),
         affinity_scope: args.affinity_scope,
         affinity_strict: args.affinity_strict,
         busy_poll: Duration::from_micros(args.busy_poll),
@@ -230,14 +234,16 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
             CryptOnArg::Connection => CryptOn::Connection,
             CryptOnArg::Workqueue => CryptOn::Workqueue,
         },
-        // Nobody will read a volume that is thrown away.
-        waits_for_space: holds_writes && !args.try_it && !args.ephemeral,
+        // What a full disk refused stays in the cache. Nobody will read a volume that is thrown away.
+        waits_for_space: cache.is_some() && !args.read_only && !args.try_it && !args.ephemeral,
         ..ServerOptions::default()
     };
     let server = Server::bind(&runtime, &endpoint, exports, &options)?;
-    if holds_writes && server.follows_one_that_did_not_end() {
-        let what = "the server before this one did not end in order: what it had answered and not \
-            flushed may be lost, and clients that connect again are not told (reset virtual machines)";
+    // Whatever this one is like: who is killed for want of memory comes back without a cache.
+    if server.follows_one_that_did_not_end() {
+        let what = "the server before this one did not end in order: if it had a write-back cache, what \
+            it had answered and not flushed may be lost, and clients that connect again are not told \
+            (reset virtual machines)";
         tracing::warn!("{what}");
     }
     // `control` lives until the end of the program, and then removes its file.
@@ -291,16 +297,46 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         control: control.as_ref().map(ControlSocket::path),
         metrics: metrics.as_ref().map(Metrics::url),
     };
-    let announced = announce(args.json, &offer);
-    if announced.is_ok() {
-        tell_systemd(&NotifyState::Ready);
-    } else {
-        // Nobody was told of the server. Once stopped, it removes its socket.
-        handle.stop();
-    }
+    tell_systemd(&NotifyState::Ready);
+    let announced = announce(announcement(args.json, &offer)?, handle)?;
     let flushed = report_flush(server.run());
     served.warn_of_missing();
-    flushed.and(announced)
+    // If it is still being told, nobody reads it.
+    flushed.and(announced.try_recv().unwrap_or(Ok(())))
+}
+
+/// Says on standard output what there is, beside serving: who does not read that keeps no client
+/// waiting. If it cannot be said, stops the server, which nobody was told of.
+fn announce(text: String, handle: ServerHandle) -> anyhow::Result<Receiver<anyhow::Result<()>>> {
+    let (told, outcome) = mpsc::channel();
+    let tell = move || {
+        let printed = output::print(text.as_bytes());
+        let failed = printed.is_err();
+        let _ = told.send(printed);
+        if failed {
+            handle.stop();
+        }
+    };
+    let thread = thread::Builder::new().name("announce".to_owned()).spawn(tell);
+    thread.context("cannot create a thread")?;
+    Ok(outcome)
+}
+
+/// For the first process of a PID namespace, as in a container, the kernel ignores signals that no
+/// handler was set for. Lets them end it, as they end any other process, as long as this is set.
+fn end_as_first_process() -> anyhow::Result<Arc<AtomicBool>> {
+    let opening = Arc::new(AtomicBool::new(true));
+    if std::process::id() == 1 {
+        for signal in ending_signals() {
+            signal_hook::flag::register_conditional_shutdown(
+                signal,
+                128 + signal,
+                Arc::clone(&opening),
+            )
+            .context("cannot handle signals")?;
+        }
+    }
+    Ok(opening)
 }
 
 /// Opens or makes all images; exports stand in their order.

@@ -9,6 +9,7 @@ use std::io;
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
@@ -38,6 +39,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a server that cannot end because a disk is full waits before it tries again.
 const SPACE_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often a server that is ending says what it waits for.
+const SLOW_FLUSH: Duration = Duration::from_secs(10);
 
 /// A device under the name that clients ask for.
 pub struct ServedExport {
@@ -400,8 +404,15 @@ impl Shared {
     fn flush_all(&self) -> Failed {
         let exports = self.told.iter().zip(&self.devices).filter(|(export, _)| !export.read_only);
         thread::scope(|scope| {
+            let (done, ended) = mpsc::channel::<()>();
             let flushes = exports.map(|(export, device)| {
-                let flush = || device.flush().err();
+                let done = done.clone();
+                let flush = move || {
+                    let error = device.flush().err();
+                    // That it is dropped is told.
+                    drop(done);
+                    error
+                };
                 let begun = thread::Builder::new().name("last flush".to_owned());
                 let begun = check_room_for_thread().and_then(|()| begun.spawn_scoped(scope, flush));
                 (export, device, begun)
@@ -411,6 +422,14 @@ impl Shared {
             // other.
             let here = here.into_iter().map(|(export, device, _)| (export, device.flush().err()));
             let here: Vec<_> = here.collect();
+            drop(done);
+            while ended.recv_timeout(SLOW_FLUSH) == Err(RecvTimeoutError::Timeout) {
+                let slow = threads
+                    .iter()
+                    .filter(|(.., begun)| begun.as_ref().is_ok_and(|thread| !thread.is_finished()));
+                let slow: Vec<_> = slow.map(|(export, ..)| &*export.name).collect();
+                tracing::info!(exports = slow.join(", "), "still making durable what was written");
+            }
             let threads = threads.into_iter().map(|(export, device, begun)| {
                 let ended = begun.ok().and_then(|thread| thread.join().ok());
                 // If the thread panicked, flush here.
