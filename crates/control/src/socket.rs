@@ -150,8 +150,8 @@ impl Shared {
         thread::scope(|scope| {
             loop {
                 match self.listener.accept() {
+                    _ if self.clients().stopping => return,
                     Ok(stream) => self.admit(scope, stream, tree),
-                    Err(_) if self.clients().stopping => return,
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => {

@@ -1,8 +1,9 @@
 //! Where clients connect: a Unix socket of our own user, or a TCP address.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use homing::WorkqueueError;
 use homing_socket::BindError;
@@ -12,6 +13,9 @@ use crate::stream::Stream;
 
 /// Clients that may wait to be accepted.
 const BACKLOG: i32 = 4096;
+
+/// How long a connection to ourselves may take.
+const DIAL_TIME: Duration = Duration::from_millis(200);
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,18 +128,31 @@ impl Listener {
         }
     }
 
-    /// Makes every `accept` fail from now on, including the one that waits.
+    /// Makes every `accept` fail from now on that finds nobody waiting, and ends the one that waits.
     pub(crate) fn wake(&self) {
         let ended = match self {
             Self::Unix(listener) => listener.stop(),
-            Self::Tcp(listener) => {
-                rustix::net::shutdown(listener, Shutdown::Both).map_err(io::Error::from)
-            }
+            Self::Tcp(listener) => rustix::net::shutdown(listener, Shutdown::Both)
+                .map_err(io::Error::from)
+                .or_else(|_| end_accept(listener)),
         };
         if let Err(error) = ended {
             tracing::error!(%error, "cannot stop listening");
         }
     }
+}
+
+/// Ends an `accept` that waits where a sandbox refuses `shutdown(2)`: by a connection of our own.
+fn end_accept(listener: &TcpListener) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let mut address = listener.local_addr()?;
+    if address.ip().is_unspecified() {
+        address.set_ip(match address.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    TcpStream::connect_timeout(&address, DIAL_TIME).map(drop)
 }
 
 fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
@@ -192,10 +209,24 @@ mod tests {
             let _ = fs::remove_file(&path);
             std::thread::scope(|scope| {
                 let waiting = scope.spawn(|| listener.accept());
-                std::thread::sleep(std::time::Duration::from_millis(50));
+                std::thread::sleep(Duration::from_millis(50));
                 listener.wake();
                 assert!(waiting.join().unwrap().is_err(), "{endpoint:?}");
             });
+        }
+    }
+
+    #[test]
+    fn an_accept_that_waits_is_woken_where_sockets_may_not_be_shut_down() {
+        for any in ["127.0.0.1:0", "0.0.0.0:0"] {
+            let listener = TcpListener::bind(any).unwrap();
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| listener.accept());
+                std::thread::sleep(Duration::from_millis(50));
+                end_accept(&listener).unwrap();
+                drop(waiting.join().unwrap());
+            });
+            assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
         }
     }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
@@ -33,8 +33,6 @@ pub struct Listener {
     replaced_stale: bool,
     /// The file is left for the next server to find.
     stays: AtomicBool,
-    /// Nobody is let in any more.
-    stopped: AtomicBool,
 }
 
 impl Listener {
@@ -45,8 +43,8 @@ impl Listener {
         let file = std::path::absolute(path).map_err(|error| BindError::io(path, error))?;
         let (socket, replaced_stale) = bind(path, &file, backlog)?;
         let identity = identity(&file);
-        let (stays, stopped) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { socket, path: path.to_owned(), file, identity, replaced_stale, stays, stopped })
+        let stays = AtomicBool::new(false);
+        Ok(Self { socket, path: path.to_owned(), file, identity, replaced_stale, stays })
     }
 
     /// Whether [`Listener::bind`] would succeed, as far as can be told without changing anything.
@@ -73,11 +71,7 @@ impl Listener {
 
     /// Waits for a client.
     pub fn accept(&self) -> io::Result<UnixStream> {
-        let (stream, _) = self.socket.accept()?;
-        if self.stopped.load(Acquire) {
-            return Err(io::Error::other("it was told to stop"));
-        }
-        Ok(stream)
+        self.socket.accept().map(|(stream, _)| stream)
     }
 
     /// Removes the file, so that nobody finds it any more, unless another server's has taken its
@@ -95,17 +89,18 @@ impl Listener {
         self.stays.store(true, Relaxed);
     }
 
-    /// Makes every `accept` fail from now on, including the one that waits. Call this before
+    /// Makes every `accept` fail from now on that finds nobody waiting, and ends the one that waits.
+    /// That one may return a client, so look after it whether you have called this. Call it before
     /// [`Listener::remove`].
     pub fn stop(&self) -> io::Result<()> {
-        self.stopped.store(true, Release);
         self.end_accept(rustix::net::shutdown(&self.socket, Shutdown::Both).map_err(Into::into))
     }
 
-    /// Where a sandbox refuses `shutdown(2)`, connects to ourselves, so that an `accept` that waits
-    /// sees that it is over. That is second best: the file may be gone by now, or another server's.
+    /// Where a sandbox refuses `shutdown(2)`, connects to ourselves, to end an `accept` that waits.
+    /// That is second best: the file may be gone by now, or another server's.
     fn end_accept(&self, ended: io::Result<()>) -> io::Result<()> {
         let Err(error) = ended else { return Ok(()) };
+        self.socket.set_nonblocking(true)?;
         let is_ours = self.identity.is_some() && identity(&self.file) == self.identity;
         if is_ours && dial(&self.file, PROBE_TIME).is_ok() { Ok(()) } else { Err(error) }
     }
@@ -316,10 +311,10 @@ mod tests {
         thread::scope(|scope| {
             let waiting = scope.spawn(|| listener.accept());
             thread::sleep(Duration::from_millis(50));
-            listener.stopped.store(true, Release);
             listener.end_accept(refused()).unwrap();
-            assert!(waiting.join().unwrap().is_err());
+            drop(waiting.join().unwrap());
         });
+        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
         listener.remove();
         assert!(listener.end_accept(refused()).is_err(), "nobody can be reached");
     }
