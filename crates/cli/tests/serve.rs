@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use support::nbd::{self, Client, EPERM, OK};
 use support::{DEADLINE, LoopDevice, Scratch, Server, hears_of_hang_ups, noise, wait_for};
 
@@ -166,6 +166,51 @@ fn it_ends_also_where_its_log_is_a_full_pipe() {
         thread::spawn(move || log.write_all(&vec![b'\n'; 1 << 20]));
         thread::sleep(Duration::from_millis(100));
     });
+}
+
+#[test]
+fn it_serves_and_ends_also_where_nobody_reads_what_it_prints() {
+    let scratch = Scratch::new();
+    let (_reader, mut full) = std::io::pipe().unwrap();
+    let stdout = full.try_clone().unwrap();
+    thread::spawn(move || full.write_all(&vec![b'\n'; 1 << 20]));
+    thread::sleep(Duration::from_millis(100));
+    let mut command = scratch.command(&["disk.img", "--size", "1M", "--socket", "socket"]);
+    let mut child = command.stdout(stdout).spawn().unwrap();
+    let began = std::time::Instant::now();
+    while !scratch.path("socket").exists() && began.elapsed() < DEADLINE {
+        thread::sleep(Duration::from_millis(2));
+    }
+    let written = std::panic::catch_unwind(|| Client::new(&scratch.path("socket")).flush());
+    support::signal(&child, Signal::TERM);
+    let status = wait_for(&mut child);
+    let _ = child.kill();
+    assert_eq!(written.unwrap(), OK);
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+}
+
+/// The kernel keeps signals without a handler from the first process of a PID namespace.
+#[test]
+fn a_signal_ends_it_also_as_the_first_process_of_a_container() {
+    let scratch = Scratch::new();
+    let mut trial = Command::new("unshare");
+    if !trial.args(["-pf", "true"]).status().is_ok_and(|status| status.success()) {
+        return println!("skipped: there can be no PID namespace (it needs root)");
+    }
+    let args = ["disk.img", "--size", "1M", "--iter-time", "120000", "--pbkdf-memory", "32"];
+    let server = scratch.command(&args);
+    let mut command = Command::new("unshare");
+    command.args(["-pf", "--kill-child"]).arg(server.get_program()).args(server.get_args());
+    command.current_dir(scratch.path("")).stdout(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    thread::sleep(Duration::from_millis(500));
+    let of = child.id();
+    let first = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap();
+    let first = Pid::from_raw(first.trim().parse().unwrap()).unwrap();
+    kill_process(first, Signal::TERM).unwrap();
+    let status = wait_for(&mut child);
+    let _ = child.kill();
+    assert_eq!(status.and_then(|status| status.code()), Some(128 + 15));
 }
 
 /// Checks that a server serves and ends after `spoil`, which spoils its log.
