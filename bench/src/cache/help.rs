@@ -65,6 +65,7 @@ pub(crate) const LEGEND: [&str; 8] = [
      has its place there, which is one cache line for each request, the least that a hit can take.",
     "memory: resident memory after three million keys went through a million entries, for each \
      entry that is there, of which 16 bytes are its key and its value.",
-    "Caches are as they come, their hashers included; foyer has as many shards as lru mutexes.",
+    "Caches are as they come, but moka and mini-moka have the others' hash (foldhash), and foyer has as many \
+     shards as lru mutexes.",
     "Room for as many entries as keys is not always room for all: shards have bounds of their own.",
 ];

@@ -370,10 +370,10 @@ impl Runtime {
 
     /// Ends the runtime, for all that have a reference to it. Waits until everything that is queued
     /// has run, but not for longer than `at_most`. What is left then is cancelled, and what still
-    /// runs is waited for no longer, nor by the drop. Destructors are not cut short: those of items that
-    /// are cancelled and, once nothing is left, of the threads' own variables. If one of the runtime's own items calls this,
-    /// it does not wait, because that item would have to end first: everything that is queued runs,
-    /// however long that takes.
+    /// runs is waited for no longer, nor by the drop. Destructors are not cut short: those of items
+    /// that are cancelled and, once nothing is left, of the threads' own variables. If one of the
+    /// runtime's own items calls this, it does not wait, because that item would have to end first:
+    /// everything that is queued runs, however long that takes.
     ///
     /// # Errors
     /// [`ShutdownError`] if something was left.

@@ -128,7 +128,8 @@ impl Listener {
         }
     }
 
-    /// Makes every `accept` fail from now on that finds nobody waiting, and ends the one that waits.
+    /// Makes every `accept` fail from now on that finds nobody waiting, and ends the one that
+    /// waits.
     pub(crate) fn wake(&self) {
         let ended = match self {
             Self::Unix(listener) => listener.stop(),

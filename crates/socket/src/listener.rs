@@ -89,9 +89,9 @@ impl Listener {
         self.stays.store(true, Relaxed);
     }
 
-    /// Makes every `accept` fail from now on that finds nobody waiting, and ends the one that waits.
-    /// That one may return a client, so look after it whether you have called this. Call it before
-    /// [`Listener::remove`].
+    /// Makes every `accept` fail from now on that finds nobody waiting, and ends the one that
+    /// waits. That one may return a client, so look after it whether you have called this. Call it
+    /// before [`Listener::remove`].
     pub fn stop(&self) -> io::Result<()> {
         self.end_accept(rustix::net::shutdown(&self.socket, Shutdown::Both).map_err(Into::into))
     }
