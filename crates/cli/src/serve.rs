@@ -234,7 +234,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
             CryptOnArg::Connection => CryptOn::Connection,
             CryptOnArg::Workqueue => CryptOn::Workqueue,
         },
-        // What a full disk refused stays in the cache. Nobody will read a volume that is thrown away.
+        // What a full disk refused stays in the cache. Nobody will read a volume that is thrown
+        // away.
         waits_for_space: cache.is_some() && !args.read_only && !args.try_it && !args.ephemeral,
         ..ServerOptions::default()
     };

@@ -102,8 +102,8 @@ impl Runtime {
     }
 
     /// The process-wide runtime, started at the first call. It is everybody's: nothing ends it at
-    /// the end of the program, and whoever shuts it down does so for all. A child of `fork(2)` whose
-    /// parent had called this gets one without workers: what is queued there waits for ever.
+    /// the end of the program, and whoever shuts it down does so for all. A child of `fork(2)`
+    /// whose parent had called this gets one without workers: what is queued there waits for ever.
     ///
     /// # Errors
     /// As for [`Builder::build`], at the call that starts it.
