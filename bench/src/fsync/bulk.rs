@@ -5,7 +5,7 @@ use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
@@ -101,16 +101,17 @@ fn by_issuers(
     mut ready: impl FnMut() -> anyhow::Result<()>,
     issuer: impl Fn() -> anyhow::Result<()> + Sync,
 ) -> anyhow::Result<()> {
-    let all = Barrier::new(threads + 1);
+    let gate = Mutex::new(());
     let one = || {
-        all.wait();
+        // Whether it is poisoned does not matter: it opens if a thread cannot be started, too.
+        drop(gate.lock());
         issuer()
     };
     thread::scope(|scope| {
+        let closed = gate.lock();
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
-        let begun = ready();
-        all.wait();
-        begun?;
+        ready()?;
+        drop(closed);
         threads.into_iter().try_for_each(|thread| match thread.join() {
             Ok(result) => result,
             Err(_) => bail!("an issuer panicked"),

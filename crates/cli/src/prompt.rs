@@ -56,6 +56,12 @@ pub(crate) fn hidden(question: &str) -> io::Result<Zeroizing<Vec<u8>>> {
     }
 }
 
+/// Whether this is the first process of a PID namespace, as in a container. The kernel keeps
+/// signals from it for which it has no handler, so it cannot end by the default one.
+pub(crate) fn is_first_process() -> bool {
+    std::process::id() == 1
+}
+
 /// To be called by code that handles signals itself: until then they end the program.
 pub(crate) fn leave_signals_to_others() {
     LEFT_TO_OTHERS.store(true, Ordering::SeqCst);
@@ -80,9 +86,9 @@ fn asked() -> std::sync::MutexGuard<'static, Option<(File, Termios)>> {
     ASKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Watches from the first question on for ever, since taking a handler away again would leave
-/// signals without effect.
-fn watch_signals() -> io::Result<()> {
+/// Watches for ever, since taking a handler away again would leave signals without effect: from the
+/// first question on, or from when this is called.
+pub(crate) fn watch_signals() -> io::Result<()> {
     static WATCHED: Once = Once::new();
     let mut outcome = Ok(());
     WATCHED.call_once(|| {
@@ -96,6 +102,9 @@ fn end_by(mut signals: Signals) {
     for signal in signals.forever() {
         restore();
         if !LEFT_TO_OTHERS.load(Ordering::SeqCst) || signal == SIGQUIT {
+            if is_first_process() {
+                std::process::exit(128 + signal);
+            }
             // This does not return.
             let _ = emulate_default_handler(signal);
         }

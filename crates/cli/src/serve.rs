@@ -17,6 +17,7 @@ use homing_control::ByteSize;
 use homing_server::{
     Certificates, CryptOn, Endpoint, ServedExport, Server, ServerHandle, ServerOptions, VerifyPeer,
 };
+use homing_volume::WritePolicy;
 use sd_notify::NotifyState;
 use signal_hook::iterator::Signals;
 
@@ -183,7 +184,9 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     // Before there are files that must not be left behind: a signal from here on is seen once the
     // server runs.
     let seen_later = if args.try_it || args.ephemeral { Some(handled()?) } else { None };
-    let opening = if seen_later.is_none() { end_as_first_process()? } else { Arc::default() };
+    if seen_later.is_none() && prompt::is_first_process() {
+        prompt::watch_signals().context("cannot handle signals")?;
+    }
     let folder = if args.try_it {
         Some(
             tempfile::tempdir()
@@ -209,7 +212,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let runtime = Arc::new(runtime.context("cannot start the workers")?);
     let names: Vec<_> = images.iter().map(|image| export_name(image)).collect();
     let cache = args.cache.build(&runtime, &names)?;
-    let request_memory = memory::of_requests(args.request_memory, args.cache.size())?;
+    let request_memory = memory::of_requests(args.request_memory, args.cache.size());
     let others = args.metrics.map_or(0, |_| metrics::CONNECTIONS_MAX);
     allow_files(args.connections_max.get().saturating_add(others), images.len());
     let key = args.key_file.as_deref().map(passphrase::from_file).transpose()?;
@@ -218,9 +221,10 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     // Until here a signal ends the program at once, unless the volumes are throw-away: no container
     // is half made, and none has been written to.
     let signals = seen_later.map_or_else(handled, Ok)?;
-    opening.store(false, Ordering::SeqCst);
     prompt::leave_signals_to_others();
     let has_tls = tls.is_some();
+    let writes_back = |cache: &Cache| cache.policy == WritePolicy::Back;
+    let holds_writes = !args.read_only && cache.as_ref().is_some_and(writes_back);
     let options = ServerOptions {
         tls,
         connections_max: args.connections_max.get(),
@@ -234,9 +238,9 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
             CryptOnArg::Connection => CryptOn::Connection,
             CryptOnArg::Workqueue => CryptOn::Workqueue,
         },
-        // What a full disk refused stays in the cache. Nobody will read a volume that is thrown
-        // away.
-        waits_for_space: cache.is_some() && !args.read_only && !args.try_it && !args.ephemeral,
+        // What was answered is only with a write-back cache not in the file. Nobody will read a
+        // volume that is thrown away.
+        waits_for_space: holds_writes && !args.try_it && !args.ephemeral,
         ..ServerOptions::default()
     };
     let server = Server::bind(&runtime, &endpoint, exports, &options)?;
@@ -299,7 +303,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         metrics: metrics.as_ref().map(Metrics::url),
     };
     tell_systemd(&NotifyState::Ready);
-    let announced = announce(announcement(args.json, &offer)?, handle)?;
+    let announced = announce(announcement(args.json, &offer)?, handle);
     let flushed = report_flush(server.run());
     served.warn_of_missing();
     // If it is still being told, nobody reads it.
@@ -308,36 +312,21 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
 
 /// Says on standard output what there is, beside serving: who does not read that keeps no client
 /// waiting. If it cannot be said, stops the server, which nobody was told of.
-fn announce(text: String, handle: ServerHandle) -> anyhow::Result<Receiver<anyhow::Result<()>>> {
+fn announce(text: String, handle: ServerHandle) -> Receiver<anyhow::Result<()>> {
     let (told, outcome) = mpsc::channel();
-    let tell = move || {
+    let tell = Arc::new(move || {
         let printed = output::print(text.as_bytes());
         let failed = printed.is_err();
         let _ = told.send(printed);
         if failed {
             handle.stop();
         }
-    };
-    let thread = thread::Builder::new().name("announce".to_owned()).spawn(tell);
-    thread.context("cannot create a thread")?;
-    Ok(outcome)
-}
-
-/// For the first process of a PID namespace, as in a container, the kernel ignores signals that no
-/// handler was set for. Lets them end it, as they end any other process, as long as this is set.
-fn end_as_first_process() -> anyhow::Result<Arc<AtomicBool>> {
-    let opening = Arc::new(AtomicBool::new(true));
-    if std::process::id() == 1 {
-        for signal in ending_signals() {
-            signal_hook::flag::register_conditional_shutdown(
-                signal,
-                128 + signal,
-                Arc::clone(&opening),
-            )
-            .context("cannot handle signals")?;
-        }
+    });
+    let here = Arc::clone(&tell);
+    if thread::Builder::new().name("announce".to_owned()).spawn(move || tell()).is_err() {
+        here();
     }
-    Ok(opening)
+    outcome
 }
 
 /// Opens or makes all images; exports stand in their order.

@@ -24,7 +24,8 @@
 //! * `SERVE-3` A connection holds at most [`IN_FLIGHT_BYTES_MAX`] of queued requests; it reads no
 //!   further until some are done.
 //! * `SERVE-4` All connections together hold at most [`ServerOptions::request_memory_max`] of
-//!   requests and replies, beyond [`CONNECTION_BYTES_MAX`] each. A client that keeps others waiting
+//!   requests and replies, beyond [`CONNECTION_BYTES_MAX`] each and a fourth of it, of 64 MiB at
+//!   most, that is kept for the next ones. A client that keeps others waiting
 //!   for this memory is cut off. A connection without requests gives its buffers back; the buffer
 //!   of a client that idles within a request counts as part of this memory.
 //!

@@ -36,11 +36,14 @@ pub(crate) const OWN_REPLIES_MAX: usize = 64 << 10;
 /// Buffers of connections that are kept: 18 MiB.
 const SHORT_KEPT: usize = 64;
 /// Bytes of longer buffers that are kept. Measured: requests of 2 MiB take twice the CPU time if
-/// each touches its memory for the first time.
+/// each touches its memory for the first time. It is at most a fourth of the memory for requests.
 const LONG_KEPT: usize = 64 << 20;
 
-#[derive(Debug, Default)]
-pub(crate) struct Pool(Mutex<Memory>);
+#[derive(Debug)]
+pub(crate) struct Pool {
+    memory: Mutex<Memory>,
+    long_kept: usize,
+}
 
 #[derive(Debug, Default)]
 struct Memory {
@@ -58,7 +61,19 @@ pub(crate) const fn taken(len: usize) -> usize {
     if len <= SHORT_LEN { SHORT_LEN } else { (len - BESIDE_LEN).next_power_of_two() + BESIDE_LEN }
 }
 
+#[cfg(test)]
+impl Default for Pool {
+    fn default() -> Self {
+        Self::new(1 << 30)
+    }
+}
+
 impl Pool {
+    /// Where requests may have this much memory.
+    pub(crate) fn new(request_memory_max: usize) -> Self {
+        Self { memory: Mutex::default(), long_kept: LONG_KEPT.min(request_memory_max / 4) }
+    }
+
     /// Bytes that buffers have at present.
     pub(crate) fn lent(&self) -> usize {
         self.memory().lent
@@ -86,7 +101,7 @@ impl Pool {
         let mut memory = self.memory();
         memory.lent -= bytes.len();
         let dropped = if bytes.len() > SHORT_LEN {
-            memory.push_long(bytes)
+            memory.push_long(bytes, self.long_kept)
         } else if memory.short.len() < SHORT_KEPT {
             memory.short.push(bytes);
             return;
@@ -109,7 +124,7 @@ impl Pool {
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
-        lock(&self.0)
+        lock(&self.memory)
     }
 }
 
@@ -121,11 +136,11 @@ impl Memory {
     }
 
     /// Keeps `bytes`, and returns what has to go for it, or `bytes` itself.
-    fn push_long(&mut self, bytes: MmapMut) -> Vec<MmapMut> {
+    fn push_long(&mut self, bytes: MmapMut, most: usize) -> Vec<MmapMut> {
         self.long_bytes += bytes.len();
         self.long.push_back(bytes);
         let mut dropped = Vec::new();
-        while self.long_bytes > LONG_KEPT {
+        while self.long_bytes > most {
             let oldest = self.long.pop_front().expect("the bytes are theirs");
             self.long_bytes -= oldest.len();
             dropped.push(oldest);
@@ -275,6 +290,9 @@ mod tests {
         assert_eq!(pool.lent(), 0);
         let long: Vec<_> = pool.memory().long.iter().map(|bytes| bytes.len()).collect();
         assert_eq!(long, vec![LONG_LEN; LONG_KEPT / LONG_LEN]);
+        let small = Arc::new(Pool::new(8 << 20));
+        drop([(); 4].map(|()| Payload::new(&small, 1 << 20).unwrap()));
+        assert_eq!(small.memory().long.len(), 1, "a fourth of what there is");
         pool.rest();
         assert!(pool.memory().long.is_empty() && pool.memory().short.is_empty());
     }

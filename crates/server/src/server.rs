@@ -200,7 +200,7 @@ impl Server {
                 draining: Arc::default(),
                 crypt_on: options.crypt_on,
                 pollers: Arc::new(Pollers::new(options.busy_poll)),
-                pool: Arc::default(),
+                pool: Arc::new(Pool::new(options.request_memory_max)),
                 handshake_timeout: options.handshake_timeout.min(FOR_EVER),
                 tls: options.tls.clone(),
                 clients: Arc::new(Clients::new(

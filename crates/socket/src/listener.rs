@@ -77,6 +77,8 @@ impl Listener {
     /// Removes the file, so that nobody finds it any more, unless another server's has taken its
     /// place.
     pub fn remove(&self) {
+        // So that none binds between the look and the removal.
+        let _turn = take_turn(&self.file);
         if self.identity.is_some() && identity(&self.file) == self.identity {
             // A file that is gone already is as good.
             let _ = fs::remove_file(&self.file);
@@ -100,7 +102,7 @@ impl Listener {
     /// That is second best: the file may be gone by now, or another server's.
     fn end_accept(&self, ended: io::Result<()>) -> io::Result<()> {
         let Err(error) = ended else { return Ok(()) };
-        self.socket.set_nonblocking(true)?;
+        let _ = self.socket.set_nonblocking(true);
         let is_ours = self.identity.is_some() && identity(&self.file) == self.identity;
         if is_ours && dial(&self.file, PROBE_TIME).is_ok() { Ok(()) } else { Err(error) }
     }

@@ -20,7 +20,7 @@ pub(crate) struct Alarm {
     bed: Sleeper,
     #[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
     timer: Option<timer::Timer>,
-    /// The timer could not be set the last time. A thread that waits for it already does so until
+    /// The timer could not be set once. A thread that waits for it already does so until
     /// the time before.
     #[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
     is_broken: AtomicBool,
@@ -41,8 +41,10 @@ impl Alarm {
     pub(crate) fn set(&self, at_ns: u64) {
         #[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
         if let Some(timer) = &self.timer {
-            let is_set = timer.set_after(at_ns.saturating_sub(now_ns())).is_ok();
-            self.is_broken.store(!is_set, Ordering::Release);
+            // A filter may be of some threads only: it is broken for good, whoever can set it.
+            if timer.set_after(at_ns.saturating_sub(now_ns())).is_err() {
+                self.is_broken.store(true, Ordering::Release);
+            }
         }
         let _ = at_ns;
     }
