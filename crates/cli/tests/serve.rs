@@ -4,10 +4,10 @@ mod support;
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, PipeWriter, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -160,33 +160,28 @@ fn it_serves_and_ends_also_where_nobody_reads_its_log() {
 
 #[test]
 fn it_ends_also_where_its_log_is_a_full_pipe() {
-    let (_reader, mut log) = std::io::pipe().unwrap();
-    serves_and_ends(log.try_clone().unwrap(), || {
-        // This fills the pipe, however large it is. The thread that writes ends with the test.
-        thread::spawn(move || log.write_all(&vec![b'\n'; 1 << 20]));
-        thread::sleep(Duration::from_millis(100));
-    });
+    let (_reader, log) = std::io::pipe().unwrap();
+    serves_and_ends(log.try_clone().unwrap(), || fill(log));
+}
+
+/// Fills a pipe, however large it is. The thread that writes ends with the test.
+fn fill(mut pipe: PipeWriter) {
+    thread::spawn(move || pipe.write_all(&vec![b'\n'; 1 << 20]));
+    thread::sleep(Duration::from_millis(100));
 }
 
 #[test]
 fn it_serves_and_ends_also_where_nobody_reads_what_it_prints() {
     let scratch = Scratch::new();
-    let (_reader, mut full) = std::io::pipe().unwrap();
-    let stdout = full.try_clone().unwrap();
-    thread::spawn(move || full.write_all(&vec![b'\n'; 1 << 20]));
-    thread::sleep(Duration::from_millis(100));
+    let (_reader, stdout) = std::io::pipe().unwrap();
+    fill(stdout.try_clone().unwrap());
     let mut command = scratch.command(&["disk.img", "--size", "1M", "--socket", "socket"]);
-    let mut child = command.stdout(stdout).spawn().unwrap();
+    let child = command.stdout(stdout).spawn().unwrap();
     let began = std::time::Instant::now();
     while !scratch.path("socket").exists() && began.elapsed() < DEADLINE {
         thread::sleep(Duration::from_millis(2));
     }
-    let written = std::panic::catch_unwind(|| Client::new(&scratch.path("socket")).flush());
-    support::signal(&child, Signal::TERM);
-    let status = wait_for(&mut child);
-    let _ = child.kill();
-    assert_eq!(written.unwrap(), OK);
-    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+    flushes_and_ends(&scratch, child);
 }
 
 /// The kernel keeps signals without a handler from the first process of a PID namespace.
@@ -226,6 +221,11 @@ fn serves_and_ends(log: impl Into<Stdio>, spoil: impl FnOnce()) {
         // This is worth a warning.
         nbd::hello(&scratch.path("socket")).write_all(b"no option begins like this").unwrap();
     }
+    flushes_and_ends(&scratch, child);
+}
+
+/// Checks that this server answers a client and ends well.
+fn flushes_and_ends(scratch: &Scratch, mut child: Child) {
     let written = std::panic::catch_unwind(|| Client::new(&scratch.path("socket")).flush());
     support::signal(&child, Signal::TERM);
     let status = wait_for(&mut child);

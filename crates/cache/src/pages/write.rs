@@ -169,9 +169,7 @@ impl Core {
             pages += 1;
         };
         if let Some(local) = table.known_local(&file.group) {
-            if unwritten != 0 {
-                table.count_unwritten(local, unwritten);
-            }
+            table.count_unwritten(local, unwritten);
             let hits = &table.locals[local].hits;
             hits.fetch_add(pages - misses, crate::sync::atomic::Ordering::Relaxed);
         }

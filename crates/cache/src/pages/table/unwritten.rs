@@ -5,16 +5,13 @@ use std::ops::Range;
 use super::Table;
 use crate::pages::frame::{Flags, Frame, Key};
 use crate::pages::group::GroupState;
-use crate::pages::local::Local;
 use crate::sync::atomic::Ordering::Relaxed;
 
 impl Table {
     /// Sets the flags of a page.
     pub(in crate::pages) fn set_flags(&mut self, local: usize, frame: u32, flags: Flags) {
         let change = self.change_flags(local, frame, flags);
-        if change != 0 {
-            self.count_unwritten(local, change);
-        }
+        self.count_unwritten(local, change);
     }
 
     /// Sets the flags of one of several pages. Returns by how much the number of unwritten pages
@@ -34,7 +31,7 @@ impl Table {
             return 0;
         }
         self.unwritten[frame as usize / 64] ^= 1 << (frame % 64);
-        let Local { unwritten, .. } = &mut self.locals[local];
+        let unwritten = &mut self.locals[local].unwritten;
         if is {
             self.unwritten_count += 1;
             unwritten.add(frame);
@@ -49,8 +46,10 @@ impl Table {
     /// Changes a group's number of unwritten pages. All shards share it, and such an instruction
     /// waits until all that was copied before it has reached the CPU's cache.
     pub(in crate::pages) fn count_unwritten(&self, local: usize, change: isize) {
-        // Modulo 2^64: this also subtracts.
-        self.locals[local].group.unwritten.fetch_add(change.cast_unsigned(), Relaxed);
+        if change != 0 {
+            // Modulo 2^64: this also subtracts.
+            self.locals[local].group.unwritten.fetch_add(change.cast_unsigned(), Relaxed);
+        }
     }
 
     /// Which of these pages of a file are dirty or being written.
