@@ -143,7 +143,7 @@ impl PageCache {
 }
 
 impl CachedFile {
-    fn parts(&self) -> (&Core, &FileState) {
+    pub(super) fn parts(&self) -> (&Core, &FileState) {
         (self.cache.core(), self.state.as_ref().expect("only closing takes it"))
     }
 

@@ -226,3 +226,62 @@ impl Core {
         table.occupied(0).filter(is_wanted).collect()
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::thread;
+
+    use super::super::{Backing, PageCache};
+    use super::*;
+
+    /// A file that nobody reads or writes.
+    struct Unused;
+
+    impl Backing for Unused {
+        fn size(&self) -> u64 {
+            64 * 512
+        }
+        fn read(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+            unreachable!()
+        }
+        fn write(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+            unreachable!()
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Without turns they would race, and hundreds of discards can go before a read.
+    #[test]
+    fn who_waits_for_busy_pages_gets_them_in_turn() {
+        let cache = PageCache::builder(1 << 20).page_size(512).shards(1).build().unwrap();
+        let file = cache.open(Arc::new(Unused), &cache.group("all").build()).unwrap();
+        let (core, file) = file.parts();
+        let shard = &core.shards[0];
+        for _ in 0..20 {
+            let busy = core.make_busy(0, file, &(0..64));
+            let order = Mutex::new(Vec::new());
+            thread::scope(|scope| {
+                for comer in 1..=4 {
+                    let order = &order;
+                    scope.spawn(move || {
+                        let got = if comer % 2 == 1 {
+                            Core::past(shard, file, 5).expect("the page is not in the cache")
+                        } else {
+                            core.make_busy(0, file, &(0..64))
+                        };
+                        order.lock().unwrap().push(comer);
+                        drop(got);
+                    });
+                    while shard.read().claimants.len() < comer {
+                        thread::yield_now();
+                    }
+                }
+                drop(busy);
+            });
+            assert_eq!(order.into_inner().unwrap(), [1, 2, 3, 4]);
+        }
+    }
+}

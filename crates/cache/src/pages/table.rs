@@ -59,7 +59,7 @@ pub(super) struct Table {
     /// and the frame of each.
     pub(super) nominated: Vec<(u32, u32)>,
     /// Callers that wait until pages are not busy: the turn, file and pages of each.
-    claimants: Vec<(u64, u16, Range<u64>)>,
+    pub(super) claimants: Vec<(u64, u16, Range<u64>)>,
     turns: u64,
     /// Ranges of pages, by file, that must not be loaded now.
     pub(super) busy: Vec<(u16, Range<u64>)>,

@@ -344,68 +344,6 @@ fn a_disk_that_hangs_keeps_nobody_else_from_reading_ahead() {
     assert_eq!(in_time, 100);
 }
 
-/// A disk whose discards take a while.
-struct SlowDiscard(Arc<Disk>);
-
-impl Backing for SlowDiscard {
-    fn size(&self) -> u64 {
-        self.0.size()
-    }
-    fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.0.read(offset, data)
-    }
-    fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.0.write(offset, data)
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.0.flush()
-    }
-    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
-        thread::sleep(READ);
-        Ok(())
-    }
-}
-
-/// Three threads do nothing but discard pages 0 to 63. Returns the most of these discards that
-/// ended during one read of this page past the cache.
-fn most_discards_beside_a_read(page: u64) -> usize {
-    let cache = PageCache::builder(4 << 20).page_size(PAGE).shards(1).build().unwrap();
-    let group = cache.group("all").max(0).build();
-    let file = cache.open(Arc::new(SlowDiscard(Disk::new(512 * PAGE))), &group).unwrap();
-    let (over, ended, most) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
-    thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                while !over.load(Relaxed) {
-                    file.discard(0, 64 * PAGE as u64).unwrap();
-                    ended.fetch_add(1, Relaxed);
-                }
-            });
-        }
-        scope.spawn(|| {
-            while !over.load(Relaxed) {
-                let before = ended.load(Relaxed);
-                file.read(page * PAGE as u64, &mut [0; PAGE]).unwrap();
-                most.fetch_max(ended.load(Relaxed) - before, Relaxed);
-            }
-        });
-        thread::sleep(Duration::from_secs(2));
-        over.store(true, Relaxed);
-    });
-    most.into_inner()
-}
-
-/// A caller that waits for pages has a turn. Without turns, hundreds of discards would go first.
-/// With them, only those go first that wait already, and as many as end before the reader's thread
-/// runs.
-#[test]
-fn a_read_past_the_cache_waits_for_those_alone_who_came_before_it() {
-    for page in [5, 100] {
-        let most = most_discards_beside_a_read(page);
-        assert!(most < 150, "page {page}: {most}");
-    }
-}
-
 /// A disk that waits for the test in each call that zeroes something.
 struct Steps {
     disk: Arc<Disk>,
