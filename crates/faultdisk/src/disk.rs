@@ -2,7 +2,7 @@
 //! sectors and flushes can be made to fail.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -28,6 +28,9 @@ pub struct Disk {
     bad_sectors: AtomicBool,
     bad_flushes: AtomicBool,
     interrupted_flushes: AtomicU32,
+    /// Whether flushes hang; and who waits for them to go on.
+    hung: Mutex<bool>,
+    goes_on: Condvar,
 }
 
 #[derive(Debug)]
@@ -48,6 +51,8 @@ impl Disk {
             bad_sectors: AtomicBool::new(false),
             bad_flushes: AtomicBool::new(false),
             interrupted_flushes: AtomicU32::new(0),
+            hung: Mutex::new(false),
+            goes_on: Condvar::new(),
         }
     }
 
@@ -60,6 +65,12 @@ impl Disk {
     /// Sets whether flushes fail, and make nothing durable.
     pub fn set_bad_flushes(&self, bad: bool) {
         self.bad_flushes.store(bad, Ordering::Relaxed);
+    }
+
+    /// Sets whether flushes hang. Those that do go on when it is unset.
+    pub fn hang_flushes(&self, hang: bool) {
+        *self.hung.lock().unwrap_or_else(PoisonError::into_inner) = hang;
+        self.goes_on.notify_all();
     }
 
     /// Lets the next `count` flushes be interrupted: the thread that serves them says so before
@@ -133,6 +144,8 @@ impl Disk {
         if !self.flush_delay.is_zero() {
             thread::sleep(self.flush_delay);
         }
+        let hung = self.hung.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.goes_on.wait_while(hung, |hung| *hung));
         if self.bad_flushes.load(Ordering::Relaxed) {
             return Err(Broken);
         }
