@@ -364,8 +364,8 @@ fn trim_of_less_than_a_block_of_the_disk_is_a_hint_not_taken() {
 fn beyond_the_limit_of_connections_a_client_waits_or_is_turned_away() {
     let scratch = Scratch::new();
     let server = scratch.serve(&["disk.img", "--size", "1M", "--connections-max", "2"]);
-    let first = Client::new(server.socket());
-    let mut second = Client::new(server.socket());
+    let (mut first, mut second) = (Client::new(server.socket()), Client::new(server.socket()));
+    assert_eq!([first.flush(), second.flush()], [OK; 2]);
     let mut third = nbd::dial(server.socket());
     third.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     assert!(!matches!(third.read(&mut [0; 18]), Ok(1..)), "a third was let in");
@@ -380,6 +380,25 @@ fn beyond_the_limit_of_connections_a_client_waits_or_is_turned_away() {
             break;
         }
         assert!(begin.elapsed() < support::DEADLINE, "no place becomes free");
+    }
+    server.stop();
+}
+
+/// Otherwise whoever can connect could keep out those who have a certificate.
+#[test]
+fn who_says_nothing_makes_room_for_others() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(&["disk.img", "--size", "1M", "--connections-max", "3"]);
+    let mut first = Client::new(server.socket());
+    assert_eq!(first.flush(), OK);
+    let mut silent: Vec<_> = (0..10).map(|_| nbd::dial(server.socket())).collect();
+    let mut second = Client::new(server.socket());
+    assert_eq!([first.write(0, 0, b"on"), second.flush()], [OK; 2]);
+    for stream in &mut silent[..8] {
+        // It may have had its greeting before.
+        let mut told = Vec::new();
+        let _ = stream.read_to_end(&mut told);
+        assert!(told.len() <= 18);
     }
     server.stop();
 }

@@ -11,6 +11,8 @@ use crate::wire::{self, info, option, option_reply as rep};
 
 /// Longest option data that is looked at: a list of several names of full length.
 const OPTION_LEN_MAX: u32 = 64 << 10;
+/// How much of a name that does not exist is told: anybody may send it.
+const QUOTED_MAX: usize = 256;
 /// Longest option data that is skipped, so that the connection can go on; longer data ends it.
 const OPTION_SKIP_MAX: u32 = 16 << 20;
 /// Most options of one connection: guessed, far beyond any client seen.
@@ -127,7 +129,7 @@ impl Handshake {
             let Some((code, length)) = option_header(rest)? else {
                 return Ok(Progress::NeedMore(consumed));
             };
-            if length > OPTION_LEN_MAX {
+            if length > length_max(code) {
                 self.refuse_long(code, length, output)?;
                 consumed += OPTION_HEADER_LEN;
                 continue;
@@ -172,7 +174,8 @@ impl Handshake {
     ) -> Result<(), PeerError> {
         self.count_option()?;
         if length > OPTION_SKIP_MAX || code == option::EXPORT_NAME {
-            let limit = if code == option::EXPORT_NAME { OPTION_LEN_MAX } else { OPTION_SKIP_MAX };
+            let is_name = code == option::EXPORT_NAME;
+            let limit = if is_name { length_max(code) } else { OPTION_SKIP_MAX };
             return Err(PeerError::OptionTooLong { option: code, length, limit });
         }
         self.skip = length as usize;
@@ -254,7 +257,7 @@ impl Handshake {
         output: &mut Vec<u8>,
     ) -> Result<Outcome, PeerError> {
         let Some(index) = find(exports, name) else {
-            let name = String::from_utf8_lossy(name).into_owned();
+            let name = String::from_utf8_lossy(&name[..name.len().min(QUOTED_MAX)]).into_owned();
             return Err(PeerError::UnknownExport { name });
         };
         let export = &exports[index];
@@ -353,6 +356,11 @@ fn list(exports: &[Export], output: &mut Vec<u8>) {
         reply(output, option::LIST, rep::SERVER, &body);
     }
     reply(output, option::LIST, rep::ACK, &[]);
+}
+
+/// The most data of an option that is looked at. That of one is the name of an export.
+fn length_max(code: u32) -> u32 {
+    if code == option::EXPORT_NAME { wire::STRING_LEN_MAX as u32 } else { OPTION_LEN_MAX }
 }
 
 fn option_header(input: &[u8]) -> Result<Option<(u32, u32)>, PeerError> {

@@ -1,6 +1,6 @@
 //! All clients that are connected, and what they share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -21,6 +21,9 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Milliseconds between two looks for clients that do not go on.
 const LOOK_MS: u64 = 300;
+
+/// At most so many have to leave at a time: each has its thread until it has left.
+const LEAVING_MAX: usize = 64;
 
 /// Stack of a thread that is no connection's own.
 const STACK_BESIDE: usize = 64 << 10;
@@ -62,6 +65,31 @@ pub(crate) struct Clients {
 struct Peers {
     next_id: u64,
     connected: HashMap<u64, Arc<Peer>>,
+    /// Those of them that had to make room for others.
+    leaving: HashSet<u64>,
+}
+
+impl Peers {
+    /// How many there are when those that have to leave have left.
+    fn staying(&self) -> usize {
+        self.connected.len() - self.leaving.len()
+    }
+
+    /// Hangs up on who has negotiated for the longest time: whoever can connect could otherwise keep
+    /// everybody else out, without a certificate and without a word. False if there is nobody, or
+    /// too many are leaving.
+    fn make_room(&mut self) -> bool {
+        if self.leaving.len() >= LEAVING_MAX {
+            return false;
+        }
+        let negotiates =
+            |(id, peer): &(&u64, &Arc<Peer>)| !peer.has_begun() && !self.leaving.contains(*id);
+        let oldest = self.connected.iter().filter(negotiates).min_by_key(|(id, _)| **id);
+        let Some((id, peer)) = oldest else { return false };
+        peer.give_up();
+        self.leaving.insert(*id);
+        true
+    }
 }
 
 impl Clients {
@@ -135,15 +163,24 @@ impl Clients {
         self.began.elapsed().as_millis() as u64 + 1
     }
 
-    /// Registers a client; `None` if there are too many.
+    /// Registers a client; `None` if there are too many. One that still negotiates makes room for it,
+    /// if there is one.
     pub(crate) fn register(&self, peer: &Arc<Peer>) -> Option<u64> {
         let mut peers = self.peers();
         let for_threads = self.threads_max.saturating_sub(self.threads_beside.load(Relaxed));
         let limit = self.count_max.min(for_threads);
-        if peers.connected.len() >= limit {
+        if peers.staying() >= limit {
+            let has_room = limit > 0 && peers.make_room();
             static REFUSALS: RateLimit = RateLimit::new();
-            REFUSALS.log(|left_out| tracing::warn!(limit, left_out, "too many connections"));
-            return None;
+            let what = if has_room {
+                "too many connections: the one that has negotiated for the longest time is ended"
+            } else {
+                "too many connections"
+            };
+            REFUSALS.log(|left_out| tracing::warn!(limit, left_out, "{what}"));
+            if !has_room {
+                return None;
+            }
         }
         peers.next_id += 1;
         let id = peers.next_id;
@@ -177,7 +214,10 @@ impl Clients {
     }
 
     pub(crate) fn unregister(&self, id: u64) {
-        let gone = self.peers().connected.remove(&id);
+        let mut peers = self.peers();
+        let gone = peers.connected.remove(&id);
+        peers.leaving.remove(&id);
+        drop(peers);
         self.peer_left.notify_all();
         drop(gone);
     }
@@ -192,7 +232,8 @@ impl Clients {
             if peer.is_stalled(now_ms, self.patience) {
                 static STALLED: RateLimit = RateLimit::new();
                 let what = "a client keeps memory that others wait for: it is cut off";
-                STALLED.log(|left_out| tracing::warn!(id, left_out, "{what}"));
+                let from = peer.stream.peer();
+                STALLED.log(|left_out| tracing::warn!(id, from, left_out, "{what}"));
                 peer.give_up();
             }
         }
@@ -268,7 +309,8 @@ impl Clients {
             if peer.is_waited_for() || peer.waits_for_memory() {
                 static HUNG_UP: RateLimit = RateLimit::new();
                 let what = "a client does not go on, or waits for memory: hanging up";
-                HUNG_UP.log(|left_out| tracing::warn!(id, left_out, "{what}"));
+                let from = peer.stream.peer();
+                HUNG_UP.log(|left_out| tracing::warn!(id, from, left_out, "{what}"));
                 peer.give_up();
             } else {
                 peer.let_leave();

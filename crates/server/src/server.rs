@@ -317,16 +317,19 @@ impl Server {
         let shared = Arc::clone(&self.shared);
         let body = move || {
             let registered = Registered { shared: &shared, peer: &peer, id };
+            // Now: later the connection may be gone.
+            let from = peer.stream.peer();
             match connection::serve(&shared, &peer) {
-                Ok(()) => tracing::debug!(id, "client left"),
+                Ok(()) => tracing::debug!(id, from, "client left"),
                 // A machine that was switched off, say. Others hear of what is lost when they look.
                 Err(End::Stream(error)) if is_hang_up(&error) => {
-                    tracing::debug!(id, %error, "client left without a word");
+                    tracing::debug!(id, from, %error, "client left without a word");
                 }
                 Err(error) => {
                     // Anybody can connect and send nonsense.
                     static ENDS: RateLimit = RateLimit::new();
-                    ENDS.log(|left_out| tracing::warn!(id, %error, left_out, "connection ended"));
+                    let ended = "connection ended";
+                    ENDS.log(|left_out| tracing::warn!(id, from, %error, left_out, "{ended}"));
                 }
             }
             drop(registered);

@@ -433,10 +433,15 @@ fn options_may_be_as_long_and_as_many_as_the_limits_say() {
     assert_eq!(talk(3, &[long(OPTION_LEN_MAX + 1)]).1, [rep::ERR_TOO_BIG]);
     assert_eq!(talk(3, &[long(OPTION_SKIP_MAX)]).1, [rep::ERR_TOO_BIG]);
     assert!(talk(3, &[long(OPTION_SKIP_MAX + 1)]).0.is_err());
-    let name = option(option::EXPORT_NAME, &vec![b'x'; OPTION_LEN_MAX as usize + 1]);
+    let longest = wire::STRING_LEN_MAX;
+    let name = |length| option(option::EXPORT_NAME, &vec![b'x'; length]);
+    let refused = talk(3, &[name(longest + 1)]).0;
     assert!(
-        matches!(talk(3, &[name]).0, Err(PeerError::OptionTooLong { limit, .. }) if limit == OPTION_LEN_MAX)
+        matches!(refused, Err(PeerError::OptionTooLong { limit, .. }) if limit == longest as u32)
     );
+    let Err(unknown) = talk(3, &[name(longest)]).0 else { panic!("there is no such export") };
+    let told = unknown.to_string();
+    assert!(told.contains("xxx") && told.len() < 2 * QUOTED_MAX, "{told}");
     let mut most = vec![option(option::LIST, &[]); OPTION_COUNT_MAX as usize];
     assert!(talk(3, &most).0.is_ok());
     most.pop();
