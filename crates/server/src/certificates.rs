@@ -82,8 +82,8 @@ impl Loaded {
     }
 }
 
-/// Each file's inode number, and when it was changed last.
-type Stamps = [Option<(u64, SystemTime)>; 4];
+/// Each file's inode number and length, and when it was changed last.
+type Stamps = [Option<(u64, u64, SystemTime)>; 4];
 
 /// Why certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -142,7 +142,7 @@ impl Certificates {
     /// [`CertificateError`] names the file.
     pub fn load(folder: &Path, verify_peer: VerifyPeer) -> Result<Self, CertificateError> {
         let stamps = stamps(folder);
-        let (config, chain) = config(folder, verify_peer)?;
+        let (config, chain) = config(folder, verify_peer, stamps[3].is_some())?;
         warn_of_readers(&folder.join(KEY));
         let read = Mutex::new(Loaded::new(folder, stamps, chain));
         let (path, config) = (folder.to_owned(), Mutex::new(Arc::new(config)));
@@ -159,18 +159,13 @@ impl Certificates {
         if let Ok(mut read) = read.try_lock() {
             let now = stamps(path);
             // Without the list, clients that it revoked would be served.
-            let is_list_gone =
-                *verify_peer == VerifyPeer::Yes && read.stamps[3].is_some() && now[3].is_none();
-            let new = (read.stamps != now).then(|| {
-                if is_list_gone {
-                    return Err(CertificateError::Empty { what: LIST, path: path.join(REVOKED) });
-                }
-                self::config(path, *verify_peer)
-            });
+            let has_list = [read.stamps, now].iter().any(|stamps| stamps[3].is_some());
+            let new = (read.stamps != now).then(|| self::config(path, *verify_peer, has_list));
             match new {
                 None if read.checked.elapsed() < VALIDITY_CHECKED => {}
                 None => read.check_validity(path),
                 Some(Ok((new, chain))) => {
+                    warn_of_readers(&path.join(KEY));
                     (*read, *config()) = (Loaded::new(path, now, chain), Arc::new(new));
                 }
                 Some(Err(error)) => {
@@ -197,14 +192,16 @@ impl fmt::Debug for Certificates {
 fn stamps(folder: &Path) -> Stamps {
     [CERTIFICATE, KEY, CLIENTS_CA, REVOKED].map(|name| {
         let file = folder.join(name).metadata().ok()?;
-        Some((file.ino(), file.modified().ok()?))
+        Some((file.ino(), file.len(), file.modified().ok()?))
     })
 }
 
-/// Reads a folder. Returns what it says, and the chain that the server shows.
+/// Reads a folder. Returns what it says, and the chain that the server shows. If it has had a list
+/// of revoked certificates, that must be there.
 fn config(
     folder: &Path,
     verify_peer: VerifyPeer,
+    has_list: bool,
 ) -> Result<(ServerConfig, Vec<CertificateDer<'static>>), CertificateError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     // TLS 1.3 alone: with keys of 1.2 a connection is over after 2^24 records, which is half an
@@ -223,7 +220,7 @@ fn config(
                 roots.add(certificate).map_err(|error| refused(&path, error.to_string()))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .with_crls(revoked(folder)?)
+                .with_crls(revoked(folder, has_list)?)
                 // There may be lists for only some of those who sign.
                 .allow_unknown_revocation_status()
                 .build();
@@ -252,10 +249,13 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Certificate
     all_of("certificate", path)
 }
 
-fn revoked(folder: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, CertificateError> {
+fn revoked(
+    folder: &Path,
+    has_list: bool,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, CertificateError> {
     let path = folder.join(REVOKED);
     match path.symlink_metadata() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !has_list => Ok(Vec::new()),
         // An empty file must not count as no list: then all clients would be served.
         _ => all_of(LIST, &path),
     }
@@ -342,5 +342,14 @@ mod tests {
         fs::write(&path, "-----BEGIN CERTIFICATE-----\nMIIB\n").unwrap();
         let why = source(of());
         assert!(why.contains("before `-----END CERTIFICATE-----`"), "{why}");
+    }
+
+    /// It may go between the look at the files and their reading.
+    #[test]
+    fn a_list_that_has_been_there_must_be_there() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(revoked(folder.path(), false).unwrap().is_empty());
+        let gone = revoked(folder.path(), true).unwrap_err().to_string();
+        assert!(gone.contains(LIST) && gone.contains(REVOKED), "{gone}");
     }
 }
