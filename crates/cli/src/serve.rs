@@ -356,7 +356,9 @@ fn open_all(
         let device = volumes::open_or_make(args, image, key, cache)?;
         opening.done();
         served.add(image);
-        let description = format!("{} on {}", ByteSize(device.size()), image.display());
+        // Anybody who can connect may ask for it, so it says nothing of the server's folders.
+        let file = image.file_name().unwrap_or(image.as_os_str()).display();
+        let description = format!("{} on {file}", ByteSize(device.size()));
         let (name, read_only) = (export_name(image), args.read_only);
         exports.push(ServedExport { name, description, read_only, device });
     }
