@@ -214,8 +214,9 @@ impl Runtime {
 
     /// The value of type `T` that a library keeps with this runtime. There is one value of each
     /// type, which `make` makes at the first call. It is dropped with the runtime, after all items
-    /// have ended. `make` must not ask for an extension itself, and the value must not keep the
-    /// runtime alive.
+    /// have ended. `make` must not ask for its own type, or it waits for itself. It may ask for
+    /// others; two that ask for each other wait for ever. The value must not keep the runtime
+    /// alive.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;

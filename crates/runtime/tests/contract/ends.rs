@@ -416,3 +416,18 @@ fn an_item_that_shuts_its_runtime_down_leaves_the_waiting_to_the_drop() {
         assert!(now || item.is_finished());
     }
 }
+
+/// A library's value may be made of another library's.
+#[test]
+fn an_extension_may_be_made_of_another() {
+    struct Inner(u32);
+    struct Outer(Arc<Inner>);
+    let runtime = on("1x1x1").build().unwrap();
+    let (told, made) = mpsc::channel();
+    thread::spawn(move || {
+        let outer = runtime.extension(|| Outer(runtime.extension(|| Inner(7))));
+        let same = Arc::ptr_eq(&outer.0, &runtime.extension(|| Inner(8)));
+        told.send((outer.0.0, same)).unwrap();
+    });
+    assert_eq!(made.recv_timeout(Duration::from_secs(10)), Ok((7, true)));
+}
