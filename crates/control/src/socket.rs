@@ -2,6 +2,7 @@
 //! up another one, or the end of the socket: a client that sends half a line, reads no answers or
 //! does nothing is cut off.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -42,7 +43,8 @@ const SENT_AT_A_TIME: usize = 16 << 10;
 const IDLE_TIME: Duration = Duration::from_secs(300);
 
 /// Offers a tree on a Unix socket of mode 0600 until it is dropped. Dropping it removes the file,
-/// cuts off the clients and waits for calls of the tree that are under way.
+/// cuts off the clients and waits for calls of the tree that are under way. If one of these drops
+/// it, it waits for none.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -99,11 +101,19 @@ impl ControlSocket {
 impl Drop for ControlSocket {
     fn drop(&mut self) {
         self.shared.stop();
+        if SERVES.get() == Arc::as_ptr(&self.shared) {
+            return;
+        }
         if let Some(thread) = self.thread.take() {
             // It does not panic; if it did, that would have been said already.
             let _ = thread.join();
         }
     }
+}
+
+thread_local! {
+    /// What the client belongs to whom this thread serves.
+    static SERVES: Cell<*const Shared> = const { Cell::new(std::ptr::null()) };
 }
 
 /// The last part of a path, for the name of a thread.
@@ -193,6 +203,7 @@ impl Shared {
         let body = {
             let stream = Arc::clone(&stream);
             move || {
+                SERVES.set(place.shared);
                 let _place = place;
                 // An error means that the client is gone.
                 let _ = serve(&stream, tree);

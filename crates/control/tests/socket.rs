@@ -364,3 +364,37 @@ fn what_comes_behind_an_answer_that_makes_no_sense_is_not_taken_for_one() {
     }
     other.join().unwrap();
 }
+
+/// A tree with an attribute that ends the socket.
+#[derive(Default)]
+struct Ends(Mutex<Option<ControlSocket>>);
+
+impl AttributeTree for Ends {
+    fn list(&self) -> Vec<Attribute> {
+        vec![Attribute { path: "end".to_owned(), writable: true }]
+    }
+
+    fn get(&self, path: &str) -> Result<String, AttributeError> {
+        Err(AttributeError::not_found(path))
+    }
+
+    fn set(&self, _: &str, _: &str) -> Result<(), AttributeError> {
+        drop(self.0.lock().unwrap().take());
+        Ok(())
+    }
+}
+
+#[test]
+fn a_call_of_the_tree_may_drop_the_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control");
+    let tree = Arc::new(Ends::default());
+    let socket = ControlSocket::listen(&path, tree.clone()).unwrap();
+    *tree.0.lock().unwrap() = Some(socket);
+    let mut client = Client::connect(&path).unwrap();
+    let began = Instant::now();
+    // The client is cut off before there is an answer.
+    let _ = client.set("end", "now");
+    assert!(began.elapsed() < PROMPT);
+    assert!(!path.exists() && Client::connect(&path).is_err());
+}
