@@ -192,7 +192,7 @@ impl Batch {
         {
             self.durable.engine.files().note_caller(first);
         }
-        SyncedMany { all: std::mem::take(&mut self.all).into(), done: Vec::new() }
+        SyncedMany::of(std::mem::take(&mut self.all))
     }
 }
 

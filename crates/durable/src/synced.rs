@@ -206,6 +206,9 @@ impl Drop for Synced {
     }
 }
 
+/// Nobody is to take an empty list for the verdicts.
+const TOLD: &str = "the verdicts of these syncs have been returned before";
+
 /// Many syncs that have begun.
 ///
 /// ```
@@ -221,13 +224,24 @@ impl Drop for Synced {
 #[must_use = "the syncs run on, but only this tells whether they failed"]
 pub struct SyncedMany {
     pub(crate) all: VecDeque<Synced>,
-    pub(crate) done: Vec<Verdict>,
+    done: Vec<Verdict>,
+    /// Whether the verdicts have been returned.
+    told: bool,
 }
 
 impl SyncedMany {
+    pub(crate) fn of(all: Vec<Synced>) -> Self {
+        Self { all: all.into(), done: Vec::new(), told: false }
+    }
+
     /// Blocks until all have ended. Returns the verdict of each, in the order of the files.
+    ///
+    /// # Panics
+    /// If it was awaited before, and has returned the verdicts then. The future panics, too, if it
+    /// is polled after that.
     pub fn wait(self) -> Vec<Result<(), DurabilityError>> {
-        let Self { all, mut done } = self;
+        let Self { all, mut done, told } = self;
+        assert!(!told, "{TOLD}");
         blocking(|| done.extend(all.iter().map(|synced| synced.outcome.wait())));
         done
     }
@@ -238,6 +252,7 @@ impl Future for SyncedMany {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        assert!(!this.told, "{TOLD}");
         // One after the other: they end at about the same time, and only one waker is kept at a
         // time.
         while let Some(first) = this.all.front_mut() {
@@ -247,6 +262,7 @@ impl Future for SyncedMany {
             this.done.push(verdict);
             this.all.pop_front();
         }
+        this.told = true;
         Poll::Ready(std::mem::take(&mut this.done))
     }
 }
@@ -292,5 +308,14 @@ mod tests {
         assert!(kept.iter_mut().all(|synced| poll(synced, 2).is_ready()));
         drop(kept);
         assert_eq!(Arc::strong_count(&woken[2]), 1);
+    }
+
+    #[test]
+    fn verdicts_are_returned_once() {
+        let mut many = SyncedMany::of(vec![Synced::done(&Ok(()))]);
+        let ready = Pin::new(&mut many).poll(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(ready, Poll::Ready(vec![Ok(())]));
+        let waited = std::panic::catch_unwind(|| many.wait());
+        assert!(waited.is_err());
     }
 }
