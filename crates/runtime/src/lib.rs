@@ -63,8 +63,8 @@ mod shared;
 #[cfg(not(loom))]
 pub mod recorded {
     pub use homing_sched::{
-        Asked, Decided, DecisionLog, DecisionLogError, HandOffFacts, Layout, Next, PoolId, QueueId,
-        Record, Running, Taken, Verdict, Window,
+        Asked, Decided, DecisionLog, DecisionLogError, HandOffFacts, Idle, Layout, Next, PoolId,
+        QueueId, Record, Running, Taken, Verdict, Window,
     };
 }
 

@@ -229,6 +229,8 @@ impl PageCache {
     /// All files of the group must be closed first, because a group goes together with its pages,
     /// and pages of an open file are of no use to other groups. To have a group removed together
     /// with its last file, make it [`until_closed`](GroupBuilder::until_closed).
+    ///
+    /// A group of another cache is left alone.
     pub fn remove_group(&self, group: &Group) -> Result<(), GroupInUse> {
         self.core().remove_group(group)
     }

@@ -335,7 +335,7 @@ impl Work {
     /// has queued it since.
     ///
     /// # Panics
-    /// As [`Work::flush`].
+    /// As [`Work::disable`] and [`Work::flush`].
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;

@@ -1,6 +1,7 @@
 //! How long a cache line takes to get from one CPU to another, which is what pods should follow.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
@@ -67,29 +68,19 @@ struct Ball(AtomicU32);
 
 fn measure(first: CpuId, second: CpuId) -> Option<f64> {
     const END: u32 = ROUNDS as u32 * ROUND_TRIPS * 2;
-    let ball = Ball(AtomicU32::new(0));
-    let ready = std::sync::Barrier::new(2);
+    let ball = &Ball(AtomicU32::new(0));
+    let (there, partner_there) = mpsc::channel();
     thread::scope(|scope| {
-        let partner = scope.spawn(|| {
-            let pinned = pin_to(&CpuSet::of(second)).is_ok();
-            ready.wait();
-            let mut turn = 1;
-            while turn < END {
-                await_turn(&ball, turn);
-                ball.0.store(turn + 1, Ordering::Release);
-                turn += 2;
-            }
-            pinned
-        });
-        let server = scope.spawn(|| {
+        // If the other one cannot be created or pinned, this one ends.
+        let server = thread::Builder::new().spawn_scoped(scope, move || {
             let pinned = pin_to(&CpuSet::of(first)).is_ok();
-            ready.wait();
+            partner_there.recv().ok()?;
             let mut rounds: Vec<f64> = (0..ROUNDS as u32)
                 .map(|round| {
                     let start = Instant::now();
                     for trip in 0..ROUND_TRIPS {
                         let turn = (round * ROUND_TRIPS + trip) * 2;
-                        await_turn(&ball, turn);
+                        await_turn(ball, turn);
                         ball.0.store(turn + 1, Ordering::Release);
                     }
                     start.elapsed().as_nanos() as f64 / f64::from(ROUND_TRIPS * 2)
@@ -98,8 +89,20 @@ fn measure(first: CpuId, second: CpuId) -> Option<f64> {
             rounds.sort_by(f64::total_cmp);
             pinned.then_some(rounds[ROUNDS / 2])
         });
+        let server = server.ok()?;
+        let partner = thread::Builder::new().spawn_scoped(scope, move || {
+            pin_to(&CpuSet::of(second)).ok()?;
+            there.send(()).ok()?;
+            let mut turn = 1;
+            while turn < END {
+                await_turn(ball, turn);
+                ball.0.store(turn + 1, Ordering::Release);
+                turn += 2;
+            }
+            Some(())
+        });
         let median = server.join().ok().flatten();
-        partner.join().ok().filter(|pinned| *pinned).and(median)
+        partner.ok()?.join().ok()?.and(median)
     })
 }
 
