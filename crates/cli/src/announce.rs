@@ -131,8 +131,9 @@ pub(crate) fn announcement(json: bool, offer: &Offer<'_>) -> anyhow::Result<Stri
         }
         Endpoint::Tcp(address) => writeln!(
             text,
-            "  sudo nbd-client {} {} -N {name} -C 4 /dev/nbd0\n\nTCP is not encrypted: keep it on \
-             a trusted network, or use --tls-certificates.",
+            "  sudo nbd-client {} {} -N {name} -C 4 /dev/nbd0\n\nTCP is not encrypted, and whoever \
+             can connect can read and write everything: keep it on\na trusted network, or use \
+             --tls-certificates and --tls-verify-peer.",
             address.ip(),
             address.port(),
         ),

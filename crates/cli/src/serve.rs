@@ -67,7 +67,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
     socket: Option<PathBuf>,
 
-    /// Listen on this TCP address; without --tls-certificates the connection is not encrypted
+    /// Listen on this TCP address. Whoever can connect can read and write everything, unless
+    /// there is --tls-verify-peer; without --tls-certificates the connection is not encrypted
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     listen: Option<SocketAddr>,
 
@@ -77,7 +78,7 @@ pub(crate) struct ServeArgs {
     tls_certificates: Option<PathBuf>,
 
     /// Serve only clients whose certificate is signed by ca-cert.pem of that folder and not revoked
-    /// by its ca-crl.pem (if there is one)
+    /// by its ca-crl.pem (if there is one). Each of them may use all exports
     #[arg(long, requires = "tls_certificates")]
     tls_verify_peer: bool,
 

@@ -31,8 +31,8 @@ impl Drop for Hung<'_> {
     }
 }
 
-/// The other export goes on, and so do reads (FUSE lets writes wait for a flush). The end waits for the disk, and says
-/// so; nothing is lost when the disk goes on.
+/// The other export goes on, and so do reads (FUSE lets writes wait for a flush). The end waits for
+/// the disk, and says so; nothing is lost when the disk goes on.
 fn check(options: &[&str]) {
     let scratch = Scratch::new();
     scratch.serve(&["hung.img", "--size", "16M"]).stop();

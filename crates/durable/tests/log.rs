@@ -268,3 +268,26 @@ fn a_filesystem_of_its_own_is_a_folder_for_a_log() {
     drop(log);
     assert_eq!(Log::open(&world.durable, &path).unwrap().1.records, 1);
 }
+
+/// Somebody who can write in the folder could have any file of the process's user overwritten.
+#[test]
+fn a_link_at_the_place_of_a_file_of_the_log_is_not_followed() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    let (log, _) = open(&world.durable, &path);
+    log.commit_and_wait(log.append(b"one").unwrap()).unwrap();
+    drop(log);
+    let other = world.folder.path().join("precious");
+    fs::write(&other, "precious").unwrap();
+    for name in ["segment.new", "segment.spare-1", "segment.spare-2"] {
+        let link = path.join(name);
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(&other, &link).unwrap();
+        // It is refused, or done without that file.
+        let _ = Log::open(&world.durable, &path);
+        assert_eq!(fs::read(&other).unwrap(), b"precious", "{name}");
+        let _ = fs::remove_file(&link);
+    }
+    let (log, _) = open(&world.durable, &path);
+    assert_eq!(read(&log), [b"one"]);
+}

@@ -75,9 +75,9 @@ impl Peers {
         self.connected.len() - self.leaving.len()
     }
 
-    /// Hangs up on who has negotiated for the longest time: whoever can connect could otherwise keep
-    /// everybody else out, without a certificate and without a word. False if there is nobody, or
-    /// too many are leaving.
+    /// Hangs up on who has negotiated for the longest time: whoever can connect could otherwise
+    /// keep everybody else out, without a certificate and without a word. False if there is nobody,
+    /// or too many are leaving.
     fn make_room(&mut self) -> bool {
         if self.leaving.len() >= LEAVING_MAX {
             return false;
@@ -163,15 +163,15 @@ impl Clients {
         self.began.elapsed().as_millis() as u64 + 1
     }
 
-    /// Registers a client; `None` if there are too many. One that still negotiates makes room for it,
-    /// if there is one.
+    /// Registers a client; `None` if there are too many. One that still negotiates makes room for
+    /// it, if there is one.
     pub(crate) fn register(&self, peer: &Arc<Peer>) -> Option<u64> {
+        static REFUSALS: RateLimit = RateLimit::new();
         let mut peers = self.peers();
         let for_threads = self.threads_max.saturating_sub(self.threads_beside.load(Relaxed));
         let limit = self.count_max.min(for_threads);
         if peers.staying() >= limit {
             let has_room = limit > 0 && peers.make_room();
-            static REFUSALS: RateLimit = RateLimit::new();
             let what = if has_room {
                 "too many connections: the one that has negotiated for the longest time is ended"
             } else {

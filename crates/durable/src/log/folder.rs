@@ -5,9 +5,11 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, Read};
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use rustix::fs::OFlags;
 
 use super::error::LogError;
 use super::format::{HEADER_LEN, Header};
@@ -340,6 +342,8 @@ fn length_of(path: &Path) -> u64 {
 
 fn open_or_make(path: &Path, truncate: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
+    // A link that somebody has put here would have another file written.
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     options.read(true).write(true).create(true).truncate(truncate).open(path)
 }
 

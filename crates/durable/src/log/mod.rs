@@ -99,11 +99,12 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens a log. If there is none, makes one: a folder, in a folder that exists. Records are
-    /// kept up to the first one that is not whole, if that one may never have been durable. The
-    /// rest is gone, and [`Recovery`] tells how much that is. This reads all of the log that is
-    /// needed, and writes the last write anew, so that everything found is durable afterwards. On a
-    /// full disk the log has its own space for that, and for one
+    /// Opens a log. If there is none, makes one: a folder, in a folder that exists, with the
+    /// permissions that the process's umask leaves. Whoever can write there can change the log.
+    /// Records are kept up to the first one that is not whole, if that one may never have been
+    /// durable. The rest is gone, and [`Recovery`] tells how much that is. This reads all of the
+    /// log that is needed, and writes the last write anew, so that everything found is durable
+    /// afterwards. On a full disk the log has its own space for that, and for one
     /// [`truncate_before`](Log::truncate_before), as long as that write has no more than 256 KiB.
     ///
     /// # Errors
