@@ -16,4 +16,6 @@ mod sync;
 
 #[cfg(feature = "control")]
 pub use objects::CacheAttributes;
-pub use objects::{BuildError, Builder, Cache, Cause, Group, GroupStats, Pinned, Stats};
+pub use objects::{
+    BuildError, Builder, Cache, Cause, DefaultHasher, Group, GroupStats, Pinned, RandomState, Stats,
+};

@@ -32,8 +32,9 @@
 #[cfg(feature = "control")]
 pub use homing_cache::CacheAttributes;
 pub use homing_cache::{
-    BuildError as CacheBuildError, Builder as CacheBuilder, Cache, Cause, Group, GroupStats,
-    Pinned, Stats as CacheStats,
+    BuildError as CacheBuildError, Builder as CacheBuilder, Cache, Cause,
+    DefaultHasher as CacheHasher, Group, GroupStats, Pinned, RandomState as CacheRandomState,
+    Stats as CacheStats,
 };
 pub use homing_durable::{
     Backend as DurableBackend, Batch as SyncBatch, Counters as DurableCounters, Description,

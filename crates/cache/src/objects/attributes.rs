@@ -15,6 +15,7 @@ use homing_mglru::kernel::Enabled;
 
 use super::cache::Cache;
 use super::group::Group;
+use super::hash::RandomState;
 use crate::limits::Limits;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -36,7 +37,7 @@ const OF_CACHE: [(&str, bool); 3] =
 /// assert!(attributes.set("object_cache/names/stat", "0").is_err()); // can be read, not set
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct CacheAttributes<K, V, S = foldhash::quality::RandomState> {
+pub struct CacheAttributes<K, V, S = RandomState> {
     cache: Cache<K, V, S>,
     /// With a slash at its end.
     root: String,

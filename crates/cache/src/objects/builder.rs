@@ -9,6 +9,7 @@ use super::cache::MIN_SHARD;
 use super::common::{Common, Time, Weigher};
 use super::expiry::Lifetimes;
 use super::group::{Group, Groups};
+use super::hash::RandomState;
 use super::removal::{Cause, Listener};
 use crate::habits::Habits;
 use crate::sync::Arc;
@@ -35,7 +36,7 @@ const EXPECTED_WEIGHED: u64 = 1 << 16;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use]
-pub struct Builder<K, V, S = foldhash::quality::RandomState> {
+pub struct Builder<K, V, S = RandomState> {
     capacity: u64,
     shards: Option<usize>,
     hasher: S,
@@ -78,7 +79,7 @@ impl<K, V> Builder<K, V> {
         Self {
             capacity: 0,
             shards: None,
-            hasher: foldhash::quality::RandomState::default(),
+            hasher: RandomState::default(),
             weigher: None,
             listener: None,
             lifetimes: Lifetimes::ENDLESS,

@@ -8,6 +8,7 @@ use std::panic::resume_unwind;
 use super::builder::Builder;
 use super::common::Common;
 use super::group::Group;
+use super::hash::RandomState;
 use super::pin::Pinned;
 use super::removal::Cause;
 use super::requests::over;
@@ -51,7 +52,7 @@ const FINDS_MAX: usize = 64;
 /// may use it. So do weighers, except in [`compute`](Self::compute): there, and in the functions
 /// given to `compute`, [`remove_if`](Self::remove_if) and [`retain`](Self::retain), the cache must
 /// not be used.
-pub struct Cache<K, V, S = foldhash::quality::RandomState> {
+pub struct Cache<K, V, S = RandomState> {
     pub(super) inner: Arc<Inner<K, V, S>>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Read on in this order: `cache` (what programs call), `requests`, `compute`, `shard` (a part with
 //! its own lock), `load` and `flight` (one caller loads, all others wait), `common`, `group`,
-//! `expiry`, `index`, `bytes`, `slots`, `pin`, `removal`, `stats`, `metrics`, `attributes`.
+//! `expiry`, `hash`, `index`, `bytes`, `slots`, `pin`, `removal`, `stats`, `metrics`, `attributes`.
 
 #[cfg(feature = "control")]
 mod attributes;
@@ -15,6 +15,7 @@ mod compute;
 mod expiry;
 mod flight;
 mod group;
+mod hash;
 mod index;
 mod load;
 #[cfg(feature = "metrics")]
@@ -33,6 +34,7 @@ pub use attributes::CacheAttributes;
 pub use builder::{BuildError, Builder};
 pub use cache::Cache;
 pub use group::{Group, GroupStats};
+pub use hash::{DefaultHasher, RandomState};
 pub use pin::Pinned;
 pub use removal::Cause;
 pub use stats::Stats;

@@ -1,9 +1,10 @@
 //! Entries that must not be evicted for a while.
 
+use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::ops::Deref;
 
-use super::Cache;
+use super::{Cache, RandomState};
 
 /// The value of an entry that is not evicted until this guard is dropped: see [`Cache::pin`]. If
 /// the cache then holds more than it may because entries were pinned, dropping the guard evicts
@@ -22,7 +23,7 @@ use super::Cache;
 /// assert_eq!(cache.len(), 1);
 /// ```
 #[must_use = "an entry is kept until this is dropped"]
-pub struct Pinned<K: Hash + Eq, V: Clone, S: BuildHasher> {
+pub struct Pinned<K: Hash + Eq, V: Clone, S: BuildHasher = RandomState> {
     cache: Cache<K, V, S>,
     hash: u64,
     frame: u32,
@@ -33,6 +34,12 @@ pub struct Pinned<K: Hash + Eq, V: Clone, S: BuildHasher> {
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Pinned<K, V, S> {
     pub(super) fn new(cache: Cache<K, V, S>, hash: u64, frame: u32, id: u64, value: V) -> Self {
         Self { cache, hash, frame, id, value }
+    }
+}
+
+impl<K: Hash + Eq, V: Clone + fmt::Debug, S: BuildHasher> fmt::Debug for Pinned<K, V, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pinned").field(&self.value).finish()
     }
 }
 
