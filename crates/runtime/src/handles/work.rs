@@ -267,16 +267,17 @@ impl Work {
     /// let logs = runtime.workqueue("logs").build()?;
     /// let work = logs.work(|_| ());
     /// work.queue();
-    /// runtime.spawn(async move { work.flushed().await }).join()?;
+    /// runtime.spawn(work.flushed()).join()?;
     /// assert_eq!(logs.counters().completed, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn flushed(&self) -> impl Future<Output = bool> + Send + '_ {
+    pub fn flushed(&self) -> impl Future<Output = bool> + Send + use<> {
         // What to wait for is fixed at the call, not at the first poll.
         let queued = self.node.pending.queued();
+        let work = self.clone();
         async move {
             for awaited in queued.into_iter().flatten() {
-                while let Some(waiting) = self.begin_wait(awaited) {
+                while let Some(waiting) = work.begin_wait(awaited) {
                     waiting.await;
                 }
             }
