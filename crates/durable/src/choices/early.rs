@@ -26,6 +26,7 @@ use crate::choices::choice::Choice;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WriteBack {
     /// Early where it has been faster.
     #[default]
