@@ -63,11 +63,13 @@ fn check(options: &[&str]) {
     let began = Instant::now();
     thread::scope(|scope| {
         scope.spawn(|| {
-            while !server.log().contains("still making durable") && began.elapsed() < DEADLINE {
+            while !server.log().contains("still making durable") && began.elapsed() < 3 * DEADLINE {
                 thread::sleep(Duration::from_millis(20));
             }
             disk.hang_flushes(false);
         });
+        // The message takes 21 s.
+        waits.stream.set_read_timeout(Some(3 * DEADLINE)).unwrap();
         server.signal(Signal::TERM);
         assert_eq!(nbd::reply(&mut waits.stream).unwrap(), (OK, flush));
     });
