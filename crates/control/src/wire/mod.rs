@@ -208,7 +208,9 @@ impl From<ErrorFields> for Answer {
                 AttributeError::Value { path, value, accepted }
             }
             ("failed", Some(path), _, _, Some(reason)) => AttributeError::Failed { path, reason },
-            // The kind is newer than this client; its message is for everybody.
+            // The kind is newer than this client; its message is for everybody. If it is about one
+            // attribute, the others can be had.
+            (_, Some(path), ..) => AttributeError::Failed { path, reason: message },
             _ => return Self::Failed(Failure { kind, message }),
         };
         Self::Refused(error)

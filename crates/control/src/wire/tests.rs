@@ -153,7 +153,11 @@ fn a_newer_server_is_understood_as_far_as_it_goes() {
     let value = Answer::parse(br#"{"value":"5","unit":"ms"}"#).unwrap();
     assert_eq!(value, Answer::Value("5".to_owned()));
     let newer = br#"{"error":{"kind":"quota","path":"a","left":0,"message":"no quota is left"}}"#;
-    let expected = Answer::Failed(Failure::new("quota", "no quota is left"));
+    let reason = "no quota is left".to_owned();
+    let expected = Answer::Refused(AttributeError::Failed { path: "a".to_owned(), reason });
+    assert_eq!(Answer::parse(newer).unwrap(), expected);
+    let newer = br#"{"error":{"kind":"asleep","message":"try later"}}"#;
+    let expected = Answer::Failed(Failure::new("asleep", "try later"));
     assert_eq!(Answer::parse(newer).unwrap(), expected);
     assert!(check_greeting(br#"{"control":1,"program":"x"}"#).is_ok());
     assert!(check_greeting(br#"{"control":2}"#).unwrap_err().contains("version 2"));

@@ -64,6 +64,9 @@ impl Header {
         bytes
     }
 
+    /// Every version has its number where it is, and this checksum of these 40 bytes: otherwise an
+    /// older program would call a newer log damaged, and advise to give it up.
+    ///
     /// `None` if it is damaged, or none of ours; `Err` with its version if that is another one.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Result<Self, u32>> {
         let bytes: &[u8; HEADER_LEN] = bytes.try_into().ok()?;
