@@ -38,7 +38,12 @@ impl Group {
                     let group = Self { folder, version };
                     let file = ["memory.limit_in_bytes", "memory.max"][usize::from(version) - 1];
                     match group.set(file, &LIMIT.to_string()) {
-                        Ok(()) => return Ok(group),
+                        Ok(()) => {
+                            // There may be no swap, or no count of it.
+                            let _ = group.set("memory.swap.max", "0");
+                            let _ = group.set("memory.memsw.limit_in_bytes", &LIMIT.to_string());
+                            return Ok(group);
+                        }
                         Err(error) => last = error,
                     }
                 }

@@ -119,8 +119,6 @@ fn try_to_negotiate(
             }
         }
         limit()?;
-        // A client that says nothing keeps no memory.
-        inbox.release();
         let wanted = inbox.len() + 1;
         if inbox.fill(&peer.stream, wanted)? == 0 {
             return Ok(None);
