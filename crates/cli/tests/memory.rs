@@ -24,33 +24,30 @@ const TMPFS: i64 = 0x0102_1994;
 /// A control group with a limit of memory, until it is dropped.
 struct Group {
     folder: PathBuf,
-    version: u8,
+    /// The file with the number of processes that were killed for want of memory.
+    kills: &'static str,
 }
 
 impl Group {
-    /// Below the root of a hierarchy that limits memory, if there is one and we may.
+    /// Of the version that this machine has, if it limits memory and we may.
     fn new() -> io::Result<Self> {
-        let mut last = io::Error::other("there is no hierarchy");
-        for (root, version) in [("/sys/fs/cgroup", 2), ("/sys/fs/cgroup/memory", 1)] {
-            let folder = Path::new(root).join(format!("homing-test-{}", std::process::id()));
-            match fs::create_dir(&folder) {
-                Ok(()) => {
-                    let group = Self { folder, version };
-                    let file = ["memory.limit_in_bytes", "memory.max"][usize::from(version) - 1];
-                    match group.set(file, &LIMIT.to_string()) {
-                        Ok(()) => {
-                            // There may be no swap, or no count of it.
-                            let _ = group.set("memory.swap.max", "0");
-                            let _ = group.set("memory.memsw.limit_in_bytes", &LIMIT.to_string());
-                            return Ok(group);
-                        }
-                        Err(error) => last = error,
-                    }
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+        let second = || Self::below("/sys/fs/cgroup", "memory.max", "memory.events");
+        let first = || {
+            let (limit, kills) = ("memory.limit_in_bytes", "memory.oom_control");
+            Self::below("/sys/fs/cgroup/memory", limit, kills)
+        };
+        second().or_else(|_| first())
+    }
+
+    fn below(root: &str, limit: &str, kills: &'static str) -> io::Result<Self> {
+        let folder = Path::new(root).join(format!("homing-test-{}", std::process::id()));
+        fs::create_dir(&folder)?;
+        let group = Self { folder, kills };
+        group.set(limit, &LIMIT.to_string())?;
+        // There may be no swap, or no count of it.
+        let _ = group.set("memory.swap.max", "0");
+        let _ = group.set("memory.memsw.limit_in_bytes", &LIMIT.to_string());
+        Ok(group)
     }
 
     /// A folder of some hierarchy has this file only if that hierarchy is for memory: none is made.
@@ -60,8 +57,7 @@ impl Group {
 
     /// How many of its processes were killed for want of memory.
     fn killed(&self) -> u64 {
-        let file = ["memory.oom_control", "memory.events"][usize::from(self.version) - 1];
-        let text = fs::read_to_string(self.folder.join(file)).unwrap();
+        let text = fs::read_to_string(self.folder.join(self.kills)).unwrap();
         let killed = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
         killed.expect("there is such a count").parse().unwrap()
     }

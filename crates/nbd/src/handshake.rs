@@ -173,8 +173,8 @@ impl Handshake {
         output: &mut Vec<u8>,
     ) -> Result<(), PeerError> {
         self.count_option()?;
-        if length > OPTION_SKIP_MAX || code == option::EXPORT_NAME {
-            let is_name = code == option::EXPORT_NAME;
+        let is_name = code == option::EXPORT_NAME;
+        if is_name || length > OPTION_SKIP_MAX {
             let limit = if is_name { length_max(code) } else { OPTION_SKIP_MAX };
             return Err(PeerError::OptionTooLong { option: code, length, limit });
         }

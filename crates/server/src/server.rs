@@ -328,8 +328,8 @@ impl Server {
                 Err(error) => {
                     // Anybody can connect and send nonsense.
                     static ENDS: RateLimit = RateLimit::new();
-                    let ended = "connection ended";
-                    ENDS.log(|left_out| tracing::warn!(id, from, %error, left_out, "{ended}"));
+                    let what = "connection ended";
+                    ENDS.log(|left_out| tracing::warn!(id, from, %error, left_out, "{what}"));
                 }
             }
             drop(registered);

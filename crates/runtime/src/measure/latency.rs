@@ -37,7 +37,8 @@ pub struct LatencyMatrix {
 /// Measures every pair of `cpus` in turn: two pinned threads hand a cache line back and forth.
 ///
 /// A pair takes about 2 ms. Before each pair, `progress` is called with the number of pairs done
-/// and the number of all pairs. A pair is `NaN` if one of its threads cannot be pinned.
+/// and the number of all pairs. A pair is `NaN` if one of its threads cannot be created
+/// or pinned.
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
