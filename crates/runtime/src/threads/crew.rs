@@ -395,7 +395,9 @@ impl Crew {
     /// How many threads there are, and how many of them are spare.
     pub(crate) fn count(&self) -> (usize, usize) {
         let roll = lock(&self.roll);
-        (roll.members.len(), roll.spares.len())
+        // Others are being created, which may be refused.
+        let there = roll.members.values().filter(|(_, thread)| thread.is_some());
+        (there.count(), roll.spares.len())
     }
 }
 
@@ -432,5 +434,32 @@ impl Member {
     fn give(&self, orders: Orders) {
         *lock(&self.orders) = Some(orders);
         self.bed.wake();
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::Runtime;
+    use crate::sync::{AtomicBool, Ordering};
+
+    #[test]
+    fn a_thread_that_is_refused_was_never_counted() {
+        let refuse = Arc::new(AtomicBool::new(false));
+        let runtime = Runtime::builder().refuse_threads(Arc::clone(&refuse)).build().unwrap();
+        refuse.store(true, Ordering::Relaxed);
+        let (shared, there) = (runtime.shared(), runtime.thread_count());
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(|| {
+                for _ in 0..if cfg!(miri) { 20 } else { 20_000 } {
+                    assert!(shared.crew.create(shared, None).is_err());
+                }
+            });
+            while !asking.is_finished() {
+                assert!(runtime.thread_count() <= there);
+            }
+        });
+        refuse.store(false, Ordering::Relaxed);
     }
 }
