@@ -76,7 +76,7 @@ pub(crate) struct Options {
     /// Only these strategies.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategies: Vec<Strategy>,
-    /// Also on these filesystems, on loop devices: xfs, ext4. Takes root.
+    /// Also on these filesystems, on loop devices: xfs, ext4, btrfs. Takes root.
     #[arg(long = "loop", value_name = "LIST", value_delimiter = ',', value_parser = filesystem)]
     loops: Vec<Filesystem>,
     /// Also with these on disks whose flush takes so many milliseconds.

@@ -1,6 +1,6 @@
-//! Power cuts under load: the image lies on XFS or ext4, over a disk that forgets what was not
-//! flushed and tears writes between sectors. What the server had called durable by then is there,
-//! and every unit holds one thing that a client wrote, whole.
+//! Power cuts under load: the image lies on XFS, ext4 or btrfs, over a disk that forgets what was
+//! not flushed and tears writes between sectors. What the server had called durable by then is
+//! there, and every unit holds one thing that a client wrote, whole.
 //!
 //! Needs root, FUSE and loop devices, and says so where they are missing. `HOMING_POWER_CUTS` is
 //! the number of cuts for each filesystem and cache, `HOMING_POWER_CUT_SEED` the seed of their

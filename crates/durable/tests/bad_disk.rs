@@ -1,7 +1,6 @@
-//! XFS and ext4 with their journals on a disk of which some sectors, or the flushes, fail. A caller
-//! that syncs a file of which something is lost is told, by every way there is. A caller that syncs
-//! another file is not told that this one is lost, too. Needs root, FUSE and loop devices; says why
-//! if it skips.
+//! XFS, ext4 and btrfs on a disk of which some sectors, or the flushes, fail. A caller that syncs a
+//! file of which something is lost is told, by every way there is. A caller that syncs another file
+//! is not told that this one is lost, too. Needs root, FUSE and loop devices; says why if it skips.
 #![cfg(target_os = "linux")]
 
 use std::fs::{File, OpenOptions};

@@ -1,6 +1,7 @@
 //! Filesystems that have given up: shut down, or read-only after an error. `syncfs` of older
-//! kernels says that all is well there (`src/engine/commits.rs`). Needs root, FUSE and loop
-//! devices, and `xfs_io` (Debian package xfsprogs) to shut one down; says why if it skips.
+//! kernels says that all is well there, and that of btrfs does (`src/engine/commits.rs`). Needs
+//! root, FUSE and loop devices, and `xfs_io` (Debian package xfsprogs) to shut one down; says why
+//! if it skips.
 #![cfg(target_os = "linux")]
 
 use std::fs::{self, File};
@@ -18,21 +19,28 @@ use homing_faultdisk::{Disk, Filesystem, Image, Volume, missing, unavailable};
 use homing_runtime::Runtime;
 
 /// How a filesystem gives up.
-type GivesUp = fn(&Path);
+type GivesUp = fn(&Path, &Disk);
 
-fn is_shut_down(mount: &Path) {
+fn is_shut_down(mount: &Path, _: &Disk) {
     let mut command = Command::new("xfs_io");
     command.args(["-x", "-c", "shutdown"]).arg(mount);
     assert!(command.status().unwrap().success());
 }
 
 /// Puts an error into ext4, mounted with `errors=remount-ro`.
-fn has_an_error(mount: &Path) {
+fn has_an_error(mount: &Path, _: &Disk) {
     let device = fs::metadata(mount).unwrap().dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let link = fs::read_link(format!("/sys/dev/block/{major}:{minor}")).unwrap();
     let name = link.file_name().unwrap().to_str().unwrap();
     fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "by a test").unwrap();
+}
+
+/// Lets a stranger's commit fail, after which nothing is wrong with the disk.
+fn fails_to_commit(mount: &Path, disk: &Disk) {
+    disk.set_bad_flushes(true);
+    rustix::fs::syncfs(File::open(mount).unwrap()).unwrap_err();
+    disk.set_bad_flushes(false);
 }
 
 /// Every sync fails once the filesystem has given up, with commits and without.
@@ -53,7 +61,7 @@ fn nobody_is_told_that_all_is_well(filesystem: Filesystem, options: &str, gives_
             let commits = durable.counters().commits;
             assert_eq!(commits > 0, strategy == Strategy::Filesystem);
             write();
-            gives_up(&volume.path());
+            gives_up(&volume.path(), &disk);
             for verdict in durable.fsync_many(&files).wait() {
                 verdict.expect_err(&format!("{filesystem:?}, {strategy:?}, {write_back:?}"));
             }
@@ -73,6 +81,7 @@ fn try_with(filesystem: Filesystem, missing: Option<String>, test: impl FnOnce()
 /// Shuts the filesystem down when a sync has ended well, once that is asked for.
 struct ThenShutDown {
     mount: PathBuf,
+    disk: Arc<Disk>,
     now: Arc<AtomicBool>,
 }
 
@@ -80,7 +89,7 @@ impl System for ThenShutDown {
     fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
         Linux.sync(file, kind)?;
         if self.now.load(Ordering::SeqCst) {
-            is_shut_down(&self.mount);
+            is_shut_down(&self.mount, &self.disk);
         }
         Ok(())
     }
@@ -104,7 +113,8 @@ fn a_log_there_is_not_said_to_be_gone() {
     let volume = Volume::make(&disk, Filesystem::Xfs, "").unwrap();
     let runtime = Runtime::new().unwrap();
     let now = Arc::new(AtomicBool::new(false));
-    let system = ThenShutDown { mount: volume.path(), now: Arc::clone(&now) };
+    let (mount, disk) = (volume.path(), Arc::clone(&disk));
+    let system = ThenShutDown { mount, disk, now: Arc::clone(&now) };
     let durable = Durable::with_system(&runtime, system).unwrap();
     let (log, _) = Log::open(&durable, volume.path().join("log")).unwrap();
     log.commit_and_wait(log.append(b"one").unwrap()).unwrap();
@@ -124,7 +134,7 @@ fn a_failure_that_is_noted_there_is_kept() {
     let path = volume.path().join("disk");
     let shared = SharedFile::new(vec![Arc::new(File::create(&path).unwrap())]).unwrap();
     let other = Arc::new(File::options().write(true).open(&path).unwrap());
-    is_shut_down(&volume.path());
+    is_shut_down(&volume.path(), &disk);
     let (began, error) = (Instant::now(), other.sync_data().unwrap_err());
     durable.note_sync_of(&shared, &other, "fdatasync", began, Some(&error));
     let failures = durable.failures();
@@ -171,6 +181,14 @@ fn ext4_that_is_read_only_after_an_error() {
     try_with(filesystem, None, test);
 }
 
+/// `syncfs` says then that all is well.
+#[test]
+fn btrfs_that_is_read_only_after_a_commit_that_failed() {
+    let filesystem = Filesystem::Btrfs;
+    let test = || nobody_is_told_that_all_is_well(filesystem, "", fails_to_commit);
+    try_with(filesystem, None, test);
+}
+
 /// What this kernel's `syncfs` guarantees there. The flush is left out only where that is sure.
 #[test]
 fn what_a_commit_is_worth() {
@@ -186,5 +204,8 @@ fn what_a_commit_is_worth() {
         assert_ne!(plain, Commits::Unknown);
         let options = "journal_async_commit,data=writeback";
         assert_eq!(worth(Filesystem::Ext4, options), Commits::MayFlush);
+    });
+    try_with(Filesystem::Btrfs, None, || {
+        assert_eq!(worth(Filesystem::Btrfs, ""), Commits::Flushed);
     });
 }

@@ -2,7 +2,7 @@
 //! and after a power cut it may have forgotten whatever was not flushed.
 //!
 //! ```text
-//! filesystem (XFS, ext4)    volume.rs      made, mounted, unmounted when dropped
+//! filesystem (XFS, …)       volume.rs      made, mounted, unmounted when dropped
 //!     │
 //! loop device               volume.rs      attached by losetup
 //!     │

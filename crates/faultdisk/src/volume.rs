@@ -19,24 +19,27 @@ use crate::fuse::Served;
 /// How long an unmount waits for others to let go.
 const IN_USE_MAX: Duration = Duration::from_secs(10);
 
-/// A filesystem with a journal.
+/// A filesystem that survives the loss of its power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filesystem {
     /// XFS.
     Xfs,
     /// ext4, with its journal, ordered data.
     Ext4,
+    /// btrfs, on one device.
+    Btrfs,
 }
 
 impl Filesystem {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Xfs, Self::Ext4];
+    pub const ALL: [Self; 3] = [Self::Xfs, Self::Ext4, Self::Btrfs];
 
     /// The name that `mount` has for it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Xfs => "xfs",
             Self::Ext4 => "ext4",
+            Self::Btrfs => "btrfs",
         }
     }
 
@@ -45,6 +48,7 @@ impl Filesystem {
         match self {
             Self::Xfs => 320 << 20,
             Self::Ext4 => 64 << 20,
+            Self::Btrfs => 128 << 20,
         }
     }
 
@@ -57,6 +61,7 @@ impl Filesystem {
             Self::Ext4 => {
                 ("mkfs.ext4", &["-q", "-F", "-i", "4096", "-E", EXT4_OPTIONS], "e2fsprogs")
             }
+            Self::Btrfs => ("mkfs.btrfs", &["-q", "-f", "-K"], "btrfs-progs"),
         }
     }
 }
@@ -96,9 +101,20 @@ pub fn unavailable(filesystem: Filesystem) -> Option<String> {
     if !known.lines().any(|line| line.trim() == name) {
         return Some(format!("this kernel has no {name}"));
     }
+    // Volumes that are cut are mounted beside those that they are copies of.
+    if filesystem == Filesystem::Btrfs && release() < (6, 7) {
+        return Some("before Linux 6.7 two with one UUID cannot be mounted".to_owned());
+    }
     let (program, _, package) = filesystem.mkfs();
     let found = command(program).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
     found.err().map(|_| missing(&format!("{program} is not installed: Debian has it in {package}")))
+}
+
+/// The kernel's release; 0.0 if it has no such number.
+fn release() -> (u32, u32) {
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = text.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Why something is left out that a package would bring. This is a failure if

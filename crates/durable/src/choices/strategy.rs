@@ -30,8 +30,8 @@ pub enum Strategy {
     Auto,
     /// Each file by itself, side by side: never waits for other people's data.
     Files,
-    /// A commit of the filesystem, also for one file, where that can be committed (ext4, and XFS
-    /// without a realtime device). Elsewhere each file by itself.
+    /// A commit of the filesystem, also for one file, where that can be committed (ext4, XFS
+    /// without a realtime device, and btrfs since Linux 6.5). Elsewhere each file by itself.
     Filesystem,
 }
 

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | XFS | forces the log: the device is flushed only if that had anything to write. Not known where it has a realtime device: files may have their data there |
 //! | ext4 | after all data, waits for the journal's commit, which flushes the device, or flushes it (`ext4_sync_fs`). Not where the journal is on another device, or where there is none; with `journal_async_commit` nobody is told if that flush fails; before Linux 6.15 it may say that all is well where the filesystem was shut down, or has become read-only because of an error (`tests/given_up.rs`) |
+//! | btrfs | a commit of its own is asked for (`BTRFS_IOC_SYNC`), which waits for all data, then writes the superblocks between two flushes of each device. `syncfs` does the same, but says that all is well once an earlier commit has failed and the filesystem has become read-only. Not before Linux 6.5, which may miss the failure of a commit that others have begun |
 //! | ext2, by a driver of its own | flushes nothing |
 //! | others | not known: a FUSE server, for one, is not even told |
 //!
@@ -50,7 +51,7 @@ mod linux {
     use std::path::Path;
     use std::sync::LazyLock;
 
-    use rustix::fs::{FsWord, fstatfs, major, minor};
+    use rustix::fs::{AtFlags, FsWord, StatxFlags, fstatfs, major, minor, statx};
 
     use super::{Commits, File};
     use crate::files::file_id::FileId;
@@ -59,14 +60,18 @@ mod linux {
     const EXT: FsWord = 0xEF53;
     const XFS: FsWord = 0x5846_5342;
 
-    /// Known from power cuts on these two (`tests/power_cut`), and from what the module says.
+    /// Known from power cuts on these three (`tests/power_cut`), and from what the module says.
     pub(crate) fn of(file: &File) -> Commits {
-        // These two are on block devices. A filesystem that is not may have to ask a server.
-        if FileId::of(file).map_or(true, |id| major(id.device) == 0) {
-            return Commits::Unknown;
+        let Ok(id) = FileId::of(file) else { return Commits::Unknown };
+        // Others than these that are on no block device may have to ask a server who they are.
+        if major(id.device) == 0 {
+            let is_known = release() >= (6, 5) && is_mounted_btrfs(file);
+            return if is_known { Commits::Flushed } else { Commits::Unknown };
         }
         match fstatfs(file).map(|found| found.f_type) {
-            Ok(EXT) if is_honest() && has_plain_journal(file) => Commits::Flushed,
+            // Since 5.17 `syncfs` reports what fails meanwhile, since 6.13 that it was shut down
+            // before, since 6.15 that an error had made it read-only.
+            Ok(EXT) if release() >= (6, 15) && has_plain_journal(file) => Commits::Flushed,
             // XFS shuts down after a failure of its log.
             Ok(XFS) if !has_realtime_device(file) => Commits::ThenFlush,
             Ok(EXT) => Commits::MayFlush,
@@ -102,22 +107,37 @@ mod linux {
         is_plain && Path::new(&format!("/proc/fs/jbd2/{name}-8")).exists()
     }
 
-    /// Whether this kernel's `syncfs` reports whatever fails on ext4: since 5.17 what fails
-    /// meanwhile, since 6.13 that it was shut down before, since 6.15 that an error had made it
-    /// read-only.
-    fn is_honest() -> bool {
-        static IS: LazyLock<bool> = LazyLock::new(|| {
-            let release = rustix::system::uname();
-            since_6_15(&release.release().to_string_lossy())
-        });
-        *IS
+    /// Whether the mount through which the file was opened is one of btrfs; `false` if that cannot
+    /// be found out.
+    fn is_mounted_btrfs(file: &File) -> bool {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let Ok(found) = statx(file, c"", flags, StatxFlags::MNT_ID) else { return false };
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo");
+        found.stx_mask & StatxFlags::MNT_ID.bits() != 0
+            && mounts.is_ok_and(|mounts| type_of_mount(&mounts, found.stx_mnt_id) == Some("btrfs"))
     }
 
-    fn since_6_15(release: &str) -> bool {
-        let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    /// The type of the filesystem that is mounted under this number.
+    fn type_of_mount(mounts: &str, number: u64) -> Option<&str> {
+        let number = number.to_string();
+        let of_it = |line: &&str| line.split(' ').next() == Some(&number);
+        mounts.lines().find(of_it)?.split_once(" - ")?.1.split(' ').next()
+    }
+
+    /// This kernel's; 0.0 if it has no such number.
+    fn release() -> (u32, u32) {
+        static RELEASE: LazyLock<(u32, u32)> = LazyLock::new(|| {
+            let release = rustix::system::uname();
+            release_of(&release.release().to_string_lossy())
+        });
+        *RELEASE
+    }
+
+    fn release_of(text: &str) -> (u32, u32) {
+        let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
         match (numbers.next(), numbers.next()) {
-            (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (6, 15),
-            _ => false,
+            (Some(Ok(major)), Some(Ok(minor))) => (major, minor),
+            _ => (0, 0),
         }
     }
 
@@ -139,11 +159,23 @@ mod linux {
         #[test]
         fn releases_are_compared_by_number() {
             for release in ["6.15.0", "6.15-rc1", "6.100", "7.0.1-generic", "6.18.44-fc"] {
-                assert!(since_6_15(release), "{release}");
+                assert!(release_of(release) >= (6, 15), "{release}");
             }
             for release in ["6.14.9", "5.17.1", "6", "6.", "", "x.15", "6.2.15", "60"] {
-                assert!(!since_6_15(release), "{release}");
+                assert!(release_of(release) < (6, 15), "{release}");
             }
+        }
+
+        #[test]
+        fn a_mount_has_the_type_that_its_line_names() {
+            let mounts = "\
+                22 1 0:33 /@ / rw,noatime shared:1 - btrfs /dev/sda1 rw,subvol=/@\n\
+                2 22 0:40 / /a\\040-\\040b rw - nfs4 host:/a rw\n\
+                23 22 0:41 / /c rw master:1 - fuse.btrfs - rw";
+            assert_eq!(type_of_mount(mounts, 22), Some("btrfs"));
+            assert_eq!(type_of_mount(mounts, 2), Some("nfs4"));
+            assert_eq!(type_of_mount(mounts, 23), Some("fuse.btrfs"));
+            assert_eq!(type_of_mount(mounts, 3), None);
         }
     }
 }

@@ -13,6 +13,8 @@ use rustix::io::retry_on_intr;
 
 use crate::durable::Kind;
 use crate::engine::commits::Commits;
+#[cfg(target_os = "linux")]
+use crate::files::file_id::FileId;
 
 /// A system call that failed.
 #[derive(Debug)]
@@ -122,6 +124,13 @@ impl System for Linux {
         // yet.)
         #[cfg(target_os = "linux")]
         {
+            // Only these of the filesystems that are committed are on no block device.
+            if FileId::of(file).is_ok_and(|id| rustix::fs::major(id.device) == 0) {
+                match retry_on_intr(|| crate::system::range::commit_btrfs(file)) {
+                    Err(errno) if errno == rustix::io::Errno::NOTTY => {}
+                    done => return done.map_err(named("BTRFS_IOC_SYNC")),
+                }
+            }
             let folder = folder_of(file);
             let any = folder.as_ref().unwrap_or(file);
             retry_on_intr(|| rustix::fs::syncfs(any)).map_err(named("syncfs"))
@@ -180,7 +189,7 @@ impl System for Linux {
 fn folder_of(file: &File) -> Option<File> {
     use rustix::fs::{Mode, OFlags};
     use std::os::fd::AsRawFd;
-    let device = |file: &File| crate::files::file_id::FileId::of(file).ok().map(|id| id.device);
+    let device = |file: &File| FileId::of(file).ok().map(|id| id.device);
     let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY;
     let folder = rustix::fs::open(path.parent()?, flags, Mode::empty()).ok().map(File::from)?;
@@ -247,7 +256,7 @@ mod tests {
     fn a_filesystem_is_synced_by_a_description_of_its_own() {
         let file = tempfile::tempfile().unwrap();
         let folder = folder_of(&file).unwrap();
-        let id = |file: &File| crate::files::file_id::FileId::of(file).unwrap();
+        let id = |file: &File| FileId::of(file).unwrap();
         assert!(folder.metadata().unwrap().is_dir() && id(&folder).device == id(&file).device);
         Linux.sync_filesystem(&file).unwrap();
     }

@@ -1,4 +1,5 @@
-//! `sync_file_range(2)`, and calls that compare descriptors, which rustix does not have.
+//! Calls that rustix does not have: `sync_file_range(2)`, the commit of btrfs, and those that
+//! compare descriptors.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -21,6 +22,17 @@ fn call(file: &File, flags: libc::c_uint) -> io::Result<()> {
     // SAFETY: no pointers; the descriptor is open as long as the file.
     let returned = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
     if returned == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// As `linux/btrfs.h` has it.
+const BTRFS_IOC_SYNC: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(0x94, 8);
+
+/// Commits the file's filesystem, which is btrfs, data and metadata. Unlike `syncfs(2)` this also
+/// fails where an earlier commit has failed and the filesystem has become read-only. `ENOTTY`: it
+/// is not btrfs.
+pub(crate) fn commit_btrfs(file: &File) -> rustix::io::Result<()> {
+    // SAFETY: this request has no argument.
+    unsafe { rustix::ioctl::ioctl(file, rustix::ioctl::NoArg::<BTRFS_IOC_SYNC>::new()) }
 }
 
 /// Asks whether two descriptors are of one open file description; since Linux 6.10.
