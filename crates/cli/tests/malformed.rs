@@ -305,6 +305,44 @@ fn what_was_sent_before_disc_is_carried_out() {
     });
 }
 
+/// Its replies cannot be sent, which must not stop what it asked for before it said good-bye: the
+/// rest of a long request that workers do in pieces, and requests that were not looked at yet.
+#[test]
+fn what_was_sent_before_disc_is_carried_out_for_a_client_that_is_gone() {
+    const LENGTH: u32 = 20 << 20;
+    let ask = |server: &Server, crypt_on: &str| {
+        for round in 0..4 {
+            let mut client = Client::new(server.socket());
+            for block in (0..LENGTH).step_by(1 << 20) {
+                assert_eq!(client.write(0, block.into(), &noise(round, 1 << 20)), OK);
+            }
+            let far = u64::from(LENGTH) + round * 65536;
+            client.send(nbd::READ, 0, 0, 1 << 20);
+            client.send(nbd::WRITE, 0, far, 4096);
+            client.stream.write_all(&noise(round, 4096)).unwrap();
+            client.send(nbd::WRITE_ZEROES, 0, 0, LENGTH);
+            client.send(nbd::DISC, 0, 0, 0);
+            drop(client);
+            let mut other = Client::new(server.socket());
+            let begin = Instant::now();
+            loop {
+                let zeroed = (0..LENGTH).step_by(1 << 20).all(|block| {
+                    other.read(block.into(), 1 << 20).unwrap().iter().all(|byte| *byte == 0)
+                });
+                if zeroed && other.read(far, 4096).unwrap() == noise(round, 4096) {
+                    break;
+                }
+                let what = format!("--crypt-on {crypt_on}, round {round}: zeroed: {zeroed}");
+                assert!(begin.elapsed() < DEADLINE, "{what}");
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+    };
+    for crypt_on in ["auto", "connection", "workqueue"] {
+        beside_a_good_client_of(&["--crypt-on", crypt_on], |server| ask(server, crypt_on));
+    }
+}
+
 /// Asks for data without ever reading any, until the server takes no more requests.
 fn ask_and_never_read(server: &Server) -> Client {
     let mut client = Client::new(server.socket());

@@ -62,10 +62,13 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
         spare: None,
         sends: 0,
         said_good_bye: false,
+        unheard: None,
         came: Instant::now(),
         polls: BusyPoll::new(&shared.pollers),
     };
     let ended = connection.transmit();
+    let ended =
+        ended.and(connection.unheard.take().map_or(Ok(()), |error| Err(End::Stream(error))));
     if !connection.said_good_bye {
         peer.note_lost();
     }
@@ -96,6 +99,9 @@ struct Connection {
     /// Batches sent since other threads were last let go first.
     sends: u32,
     said_good_bye: bool,
+    /// Why nobody receives replies any more. What the client had asked for before is done all the
+    /// same: it may have said good-bye behind that.
+    unheard: Option<io::Error>,
     /// When the last bytes came.
     came: Instant,
     polls: BusyPoll,
@@ -213,7 +219,7 @@ impl Connection {
             return Ok(false);
         };
         let is_read = matches!(command, Command::Read { .. });
-        if length as usize <= SHORT_MAX || is_read && self.peer.is_cut_off() {
+        if length as usize <= SHORT_MAX || is_read && self.peer.is_unheard() {
             return Ok(false);
         }
         self.send()?;
@@ -238,7 +244,12 @@ impl Connection {
         if self.outbox.len() > 0 {
             let (bytes, spare, began) = (self.outbox.bytes(), &mut self.spare, Instant::now());
             let requests_wait = self.inbox.len() >= wire::REQUEST_LEN;
-            self.peer.send_and_receive(bytes, &mut self.inbox, spare)?;
+            if let Err(error) = self.peer.send_and_receive(bytes, &mut self.inbox, spare) {
+                if error.kind() == io::ErrorKind::OutOfMemory {
+                    return Err(error.into());
+                }
+                self.unheard.get_or_insert(error);
+            }
             // What waits in the inbox has waited for its own client, or has come only now.
             let now = Instant::now();
             self.came = if requests_wait { self.came + (now - began) } else { now };
@@ -346,7 +357,7 @@ impl Connection {
     }
 
     fn read(&mut self, asked: Asked, offset: u64, length: u32) -> Result<(), End> {
-        if self.peer.is_cut_off() {
+        if self.peer.is_unheard() {
             // A client may have asked for any amount before it went. Its writes are done.
             self.peer.tally.note_given_up();
             return Ok(());
@@ -358,7 +369,7 @@ impl Connection {
             let device = Arc::clone(&self.device);
             let (header, pool) = (header.to_vec(), Arc::clone(&self.shared.pool));
             let work = move || {
-                if job.is_cut_off() {
+                if job.is_unheard() {
                     return;
                 }
                 let room = Payload::new(&pool, header.len() + length as usize);

@@ -29,8 +29,13 @@ impl Job {
     }
 
     /// Whether nobody will receive its reply.
-    pub(crate) fn is_cut_off(&self) -> bool {
-        self.counted.as_ref().is_none_or(|counted| counted.peer().is_cut_off())
+    pub(crate) fn is_unheard(&self) -> bool {
+        self.counted.as_ref().is_none_or(|counted| counted.peer().is_unheard())
+    }
+
+    /// Whether it may be left undone, though it changes something.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.counted.as_ref().is_none_or(|counted| counted.peer().is_given_up())
     }
 
     pub(crate) fn answer(mut self, result: Result<(), BlockError>) {
@@ -55,7 +60,7 @@ impl Drop for Job {
             let mut bytes = Vec::new();
             let text = "the request was dropped: the server is going down or has a bug";
             reply::error(&mut bytes, &self.session, self.asked.cookie, Errno::Io, text);
-            if counted.peer().is_cut_off() {
+            if counted.peer().is_unheard() {
                 counted.peer().tally.note_given_up();
             } else {
                 static DROPPED: RateLimit = RateLimit::new();

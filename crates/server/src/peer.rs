@@ -50,6 +50,8 @@ pub(crate) struct Peer {
     /// Nothing more is taken in from the client.
     leaves: AtomicBool,
     cut_off: AtomicBool,
+    /// Sending has failed.
+    unheard: AtomicBool,
     /// One of its requests waits for memory.
     asks: AtomicBool,
     /// Negotiation is over: its requests are carried out.
@@ -134,6 +136,7 @@ impl Peer {
             sends: Waiting::default(),
             leaves: AtomicBool::new(false),
             cut_off: AtomicBool::new(false),
+            unheard: AtomicBool::new(false),
             asks: AtomicBool::new(false),
             transmits: AtomicBool::new(false),
             export: AtomicUsize::new(0),
@@ -229,8 +232,7 @@ impl Peer {
         let mut result = self.exchange(bytes, inbox);
         loop {
             if result.is_err() {
-                // The stream may have ended within a reply: nothing must come after it.
-                self.shutdown(Shutdown::Both);
+                self.end_replies();
             }
             let Some(reply) = self.next_waiting() else { break };
             // Once sending has failed the client is gone, and its replies are dropped.
@@ -351,7 +353,7 @@ impl Peer {
                 Ok(count) => at += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Some(at),
                 Err(_) => {
-                    self.shutdown(Shutdown::Both);
+                    self.end_replies();
                     return None;
                 }
             }
@@ -381,7 +383,7 @@ impl Peer {
             }
         };
         if result.is_err() {
-            self.shutdown(Shutdown::Both);
+            self.end_replies();
         }
         self.sends.end();
         result
@@ -425,8 +427,19 @@ impl Peer {
     }
 
     /// Whether nobody will receive its replies.
-    pub(crate) fn is_cut_off(&self) -> bool {
+    pub(crate) fn is_unheard(&self) -> bool {
+        self.unheard.load(Relaxed) || self.is_given_up()
+    }
+
+    /// Whether even what it asked for to be changed may be left undone.
+    pub(crate) fn is_given_up(&self) -> bool {
         self.cut_off.load(Relaxed) || (self.lost.load(Relaxed) && self.stream.is_gone())
+    }
+
+    /// Sending has failed. The stream may have ended within a reply: nothing must come after it.
+    fn end_replies(&self) {
+        self.unheard.store(true, Relaxed);
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 
     /// It sends nothing more and has not said good-bye: whoever does may rely on it that what was

@@ -64,7 +64,7 @@ impl Punching {
     }
 
     fn go_on(mut self) {
-        if self.job.is_cut_off() {
+        if self.job.is_given_up() {
             return;
         }
         let length = self.what.piece().min(self.end - self.next);
