@@ -30,7 +30,7 @@ pub enum PeerError {
         option: u32,
         /// The length announced.
         length: u32,
-        /// The longest that is skipped.
+        /// The longest that is skipped, or that a name may be.
         limit: u32,
     },
     /// More options than any client needs.

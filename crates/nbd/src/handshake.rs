@@ -129,18 +129,20 @@ impl Handshake {
             let Some((code, length)) = option_header(rest)? else {
                 return Ok(Progress::NeedMore(consumed));
             };
-            if length > length_max(code) {
-                self.refuse_long(code, length, output)?;
+            let outcome = if length > length_max(code) {
                 consumed += OPTION_HEADER_LEN;
-                continue;
-            }
-            let end = OPTION_HEADER_LEN + length as usize;
-            let Some(data) = rest.get(OPTION_HEADER_LEN..end) else {
-                return Ok(Progress::NeedMore(consumed));
+                self.count_option()?;
+                self.long_option(exports, code, length, output)?
+            } else {
+                let end = OPTION_HEADER_LEN + length as usize;
+                let Some(data) = rest.get(OPTION_HEADER_LEN..end) else {
+                    return Ok(Progress::NeedMore(consumed));
+                };
+                consumed += end;
+                self.count_option()?;
+                self.option(exports, code, data, output)?
             };
-            consumed += end;
-            self.count_option()?;
-            match self.option(exports, code, data, output)? {
+            match outcome {
                 Outcome::Continue => {}
                 Outcome::Begin(session) => return Ok(Progress::Begin(consumed, session)),
                 Outcome::BeginTls => return Ok(Progress::BeginTls(consumed)),
@@ -166,21 +168,33 @@ impl Handshake {
         Ok(())
     }
 
-    fn refuse_long(
+    /// An option whose data is skipped.
+    fn long_option(
         &mut self,
+        exports: &[Export],
         code: u32,
         length: u32,
         output: &mut Vec<u8>,
-    ) -> Result<(), PeerError> {
-        self.count_option()?;
+    ) -> Result<Outcome, PeerError> {
         let is_name = code == option::EXPORT_NAME;
         if is_name || length > OPTION_SKIP_MAX {
             let limit = if is_name { length_max(code) } else { OPTION_SKIP_MAX };
             return Err(PeerError::OptionTooLong { option: code, length, limit });
         }
         self.skip = length as usize;
+        let has_known_data = matches!(
+            code,
+            option::INFO | option::GO | option::LIST_META_CONTEXT | option::SET_META_CONTEXT
+        );
+        if !has_known_data || self.tls == Tls::Required {
+            // Only whether there is data matters there.
+            return self.option(exports, code, &[0], output);
+        }
+        if code == option::SET_META_CONTEXT {
+            self.base_allocation_for = None; // a SET replaces what was set, even if it fails
+        }
         error_reply(output, code, rep::ERR_TOO_BIG, "the option's data is too long");
-        Ok(())
+        Ok(Outcome::Continue)
     }
 
     fn option(

@@ -85,17 +85,17 @@ fn try_to_negotiate(
     let mut handshake = Handshake::new(tls);
     let mut output = greeting().to_vec();
     loop {
-        let progress = handshake.advance(&shared.told, inbox.bytes(), &mut output)?;
+        let progress = handshake.advance(&shared.told, inbox.bytes(), &mut output);
         if !output.is_empty() {
             limit()?;
             let sent = peer.stream.write_all(&output);
-            // A client that says good-bye may be gone before the answer.
-            if !matches!(progress, Progress::Close(_)) {
+            // A client that says good-bye may be gone before the answer, or has itself to blame.
+            if !matches!(progress, Ok(Progress::Close(_)) | Err(_)) {
                 sent?;
             }
             output.clear();
         }
-        match progress {
+        match progress? {
             Progress::Send(consumed) => {
                 inbox.consume(consumed);
                 continue;

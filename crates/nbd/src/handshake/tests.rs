@@ -426,6 +426,40 @@ fn a_context_is_selected_by_set_alone_and_not_by_one_that_failed() {
     assert!(!selected(&[&behind]), "a byte too many");
 }
 
+/// What an option is answered does not depend on how much comes with it, except where it is read.
+#[test]
+fn what_is_too_long_to_be_read_is_skipped_and_answered_by_its_kind() {
+    let long = |code| option(code, &vec![0; OPTION_LEN_MAX as usize + 1]);
+    let list = option(option::LIST, &[]);
+    let answered = |code, wanted: u32| {
+        let (end, codes, _) = talk(3, &[long(code), list.clone()]);
+        assert!(matches!(end, Ok(Progress::NeedMore(_))), "{code}: {end:?}");
+        assert_eq!(codes, [wanted, rep::SERVER, rep::SERVER, rep::ACK], "{code}");
+    };
+    for code in [option::LIST, option::STRUCTURED_REPLY, option::STARTTLS] {
+        answered(code, rep::ERR_INVALID);
+    }
+    for code in [option::INFO, option::GO, option::LIST_META_CONTEXT, option::SET_META_CONTEXT] {
+        answered(code, rep::ERR_TOO_BIG);
+    }
+    answered(99, rep::ERR_UNSUP);
+    let (end, codes, _) = talk(3, &[long(option::ABORT)]);
+    assert!(matches!(end, Ok(Progress::Close(_))) && codes == [rep::ACK], "{end:?} {codes:?}");
+
+    let structured = option(option::STRUCTURED_REPLY, &[]);
+    let set = option(
+        option::SET_META_CONTEXT,
+        &[named(b"disk"), 1_u32.to_be_bytes().to_vec(), named(b"base:allocation")].concat(),
+    );
+    let go = option(option::GO, &[named(b"disk"), vec![0; 2]].concat());
+    let begun = |options: &[Vec<u8>]| match talk(3, options).0 {
+        Ok(Progress::Begin(_, session)) => session.base_allocation,
+        end => panic!("{end:?}"),
+    };
+    assert!(begun(&[structured.clone(), set.clone(), go.clone()]));
+    assert!(!begun(&[structured, set, long(option::SET_META_CONTEXT), go]), "the later one counts");
+}
+
 #[test]
 fn options_may_be_as_long_and_as_many_as_the_limits_say() {
     let long = |length: u32| option(option::INFO, &vec![0; length as usize]);
