@@ -39,7 +39,7 @@ fn nbdinfo_sees_what_is_promised() {
             assert_eq!(export["is_read_only"], read_only);
             assert_eq!(export["block_size_minimum"], 1);
             assert_eq!(export["block_size_preferred"], 4096);
-            assert_eq!(export["block_size_maximum"], 32 << 20);
+            assert_eq!(export["block_size_maximum"], 64 << 20);
             assert_eq!(export["contexts"][0], "base:allocation");
         }
         for (ability, writable, when_read_only) in ABILITIES {

@@ -214,7 +214,9 @@ pub fn validate(
 }
 
 /// The longest payload that is accepted, whatever clients were told. Clients that do not ask for
-/// block sizes may send at least 32 MiB by the spec, and old ones send more.
+/// block sizes may send at least 32 MiB by the spec, and old ones send more. A structured reply to
+/// a read has all its data in one chunk, so [`BlockSizes::payload_max`](crate::BlockSizes) should
+/// be no less: by the spec no chunk may be longer than that.
 pub const PAYLOAD_ACCEPTED_MAX: u32 = 64 << 20;
 
 #[cfg(test)]

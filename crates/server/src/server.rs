@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use homing::{Durable, Runtime, Scope, Workqueue, WorkqueueError};
-use homing_nbd::{BlockSizes, Export};
+use homing_nbd::{BlockSizes, Export, PAYLOAD_ACCEPTED_MAX};
 use homing_socket::{RateLimit, check_room_for_thread};
 use homing_volume::Block;
 
@@ -457,7 +457,7 @@ fn tell(export: &ServedExport) -> Export {
         description: export.description.clone(),
         size: export.device.size(),
         read_only: export.read_only,
-        block_sizes: BlockSizes { minimum: 1, preferred: 4096, payload_max: 32 << 20 },
+        block_sizes: BlockSizes { minimum: 1, preferred: 4096, payload_max: PAYLOAD_ACCEPTED_MAX },
     }
 }
 
