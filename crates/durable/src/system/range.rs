@@ -31,8 +31,10 @@ const BTRFS_IOC_SYNC: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(0x94, 
 /// fails where an earlier commit has failed and the filesystem has become read-only. `ENOTTY`: it
 /// is not btrfs.
 pub(crate) fn commit_btrfs(file: &File) -> rustix::io::Result<()> {
-    // SAFETY: this request has no argument.
-    unsafe { rustix::ioctl::ioctl(file, rustix::ioctl::NoArg::<BTRFS_IOC_SYNC>::new()) }
+    // SAFETY: this request has no argument, nor an answer.
+    let request = unsafe { rustix::ioctl::NoArg::<BTRFS_IOC_SYNC>::new() };
+    // SAFETY: it reads and writes no memory of this program, whatever the file is.
+    unsafe { rustix::ioctl::ioctl(file, request) }
 }
 
 /// Asks whether two descriptors are of one open file description; since Linux 6.10.
