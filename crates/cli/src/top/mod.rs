@@ -54,7 +54,9 @@ Examples:
   homing top --json -n 1                        one second, for programs
 
 What is shown, since the previous refresh unless it says otherwise:
-  CPUs         how much of its time a worker ran items; how often it slept
+  workers      how much of its time each CPU's worker ran items, how often it
+               slept; and the CPUs that the whole process uses: a server's
+               connections encrypt on their own threads (see serve --crypt-on)
   exports      of a server: its clients' reads, writes and flushes, bytes a
                second, 99th percentile of their times; errors since the start
   workqueues   items a second, CPU time, how far items were pulled, and

@@ -15,6 +15,8 @@ pub(super) struct Rates {
     pub(super) timestamp: f64,
     /// Seconds between the samples.
     pub(super) seconds: Option<f64>,
+    /// CPUs' worth of CPU time of the whole process.
+    pub(super) process_cpus: Option<f64>,
     pub(super) cpus: Vec<Cpu>,
     pub(super) exports: Vec<Export>,
     pub(super) workqueues: Vec<Workqueue>,
@@ -79,8 +81,10 @@ pub(super) struct Durability {
 pub(super) struct Cache {
     /// Bytes.
     pub(super) size: Option<u64>,
-    /// Bytes.
+    /// Bytes, whether they hold pages or not.
     pub(super) memory: Option<u64>,
+    /// Bytes of pages.
+    pub(super) used: Option<u64>,
     pub(super) groups: Vec<Group>,
 }
 
@@ -127,6 +131,7 @@ impl Rates {
         Self {
             timestamp: now.wall.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
             seconds,
+            process_cpus: change.process_cpus(),
             cpus: named("cpu", "").map(|cpu| change.cpu(cpu)).collect(),
             exports: named("export", "/stat").map(|name| Export::of(&change, name)).collect(),
             workqueues: named("workqueue", "/counters")
@@ -153,6 +158,12 @@ impl Change<'_> {
     fn grown(&self, path: &str, key: &str) -> Option<u64> {
         let before = self.before?.counter(path, key)?;
         self.now.counter(path, key)?.checked_sub(before)
+    }
+
+    fn process_cpus(&self) -> Option<f64> {
+        let of = |sample: &Sample| sample.value("module/cpu_time_ns")?.parse::<u64>().ok();
+        let grown = of(self.now)?.checked_sub(of(self.before?)?)?;
+        (self.seconds > 0.0).then(|| grown as f64 / 1e9 / self.seconds)
     }
 
     pub(super) fn per_s(&self, path: &str, key: &str) -> Option<f64> {
@@ -229,6 +240,7 @@ impl Change<'_> {
         Cache {
             size: number("cache/size"),
             memory: number("cache/memory"),
+            used: number("cache/used"),
             groups: groups.map(|name| self.group(name)).collect(),
         }
     }

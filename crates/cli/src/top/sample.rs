@@ -77,13 +77,15 @@ impl Sample {
     }
 }
 
-const ALONE: [&str; 8] = [
+const ALONE: [&str; 10] = [
     "cache/size",
     "cache/memory",
+    "cache/used",
     "durable/backend",
     "durable/counters",
     "durable/filesystems",
     "durable/sharing",
     "durable/strategy",
+    "module/cpu_time_ns",
     "module/stalls",
 ];

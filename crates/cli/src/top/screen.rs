@@ -5,7 +5,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table};
+use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table, Wrap};
 
 use super::exports::{Export, Operation};
 use super::rates::{Cpu, Durability, Group, ObjectCache, Rates, Workqueue};
@@ -61,11 +61,12 @@ pub(super) struct View {
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     let rates = &view.rates;
     // Laid out first, so that they are there however low the terminal is.
+    let head = Constraint::Length(if view.trouble.is_some() { 2 } else { 1 });
     let [head, area, foot] =
-        Layout::vertical([Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)])
-            .areas(frame.area());
+        Layout::vertical([head, Constraint::Fill(1), Constraint::Length(1)]).areas(frame.area());
     // At most so many of each; a heading and a header come on top.
-    let lines = |rows: usize| rows.clamp(1, 6) + 2;
+    let most = usize::from(area.height / 4).max(6);
+    let lines = |rows: usize| rows.clamp(1, most) + 2;
     let groups = rates.cache.as_ref().map_or(0, |cache| lines(cache.groups.len()));
     let lines_if_any = |rows: usize| if rows > 0 { lines(rows) } else { 0 };
     let caches = lines_if_any(rates.object_caches.len());
@@ -80,9 +81,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
         Constraint::Length(caches as u16),
     ])
     .areas(area);
-    frame.render_widget(Paragraph::new(view.head()), head);
+    frame.render_widget(Paragraph::new(view.head()).wrap(Wrap { trim: true }), head);
     let lines: Vec<_> = cpu_lines(&rates.cpus, area.width).into_iter().map(Line::from).collect();
-    let block = view.block(&cpu_title(&rates.cpus));
+    let block = view.block(&cpu_title(rates));
     frame.render_widget(Paragraph::new(lines).block(block), cpus);
     view.draw_exports(frame, exports);
     frame.render_widget(view.workqueues(area.width), workqueues);
@@ -94,6 +95,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     view.draw_cache(frame, cache);
     view.draw_object_caches(frame, object_caches);
     frame.render_widget(Paragraph::new(view.foot()), foot);
+    if view.trouble.is_some() {
+        // None of it is of now.
+        frame.buffer_mut().set_style(area, Style::new().add_modifier(Modifier::DIM));
+    }
 }
 
 impl View {
@@ -112,7 +117,7 @@ impl View {
     fn head(&self) -> Line<'_> {
         if let Some(trouble) = &self.trouble {
             let warning = self.style(Color::Red).add_modifier(Modifier::BOLD);
-            return Line::styled(format!("trying again: {trouble}"), warning);
+            return Line::styled(format!("trying again: {trouble}; the figures are old"), warning);
         }
         let over = match self.rates.seconds {
             Some(seconds) => format!("  within {seconds:.1} s"),
@@ -170,7 +175,8 @@ impl View {
             ["items/s", "CPUs", "infl", "woken", "home", "llc", "node", "remote", "age_p99"];
         let header =
             ["", "scope"].map(Cell::from).into_iter().chain(header.map(str::to_owned).map(right));
-        Table::new(rows, columns(7, &[11, 7, 5, 4, 5, 5, 5, 5, 6, 7], width))
+        let names = self.rates.workqueues.iter().map(|of| of.name.as_str());
+        Table::new(rows, columns(names, 7, &[11, 7, 5, 4, 5, 5, 5, 5, 6, 7], width))
             .header(Row::new(header).style(Style::new().add_modifier(Modifier::DIM)))
             .block(self.block("Workqueues"))
     }
@@ -203,11 +209,13 @@ impl View {
             |of: fn(&Export) -> Option<u64>| exports.iter().filter_map(|it| of(it)).sum::<u64>();
         let title = format!(
             "Exports: {}, {} clients, {} errors",
-            exports.len(),
+            counted(exports.len(), area),
             sum(|of| of.clients),
             sum(|of| of.errors)
         );
-        let table = Table::new(rows, columns(8, &[5, 6, 6, 5, 7, 6, 5, 7, 5, 7], area.width))
+        let names = exports.iter().map(|of| of.name.as_str());
+        let columns = columns(names, 8, &[5, 6, 6, 5, 7, 6, 5, 7, 5, 7], area.width);
+        let table = Table::new(rows, columns)
             .header(Row::new(header).style(Style::new().add_modifier(Modifier::DIM)))
             .block(self.block(&title));
         frame.render_widget(table, area);
@@ -217,8 +225,12 @@ impl View {
         let Some(cache) = &self.rates.cache else { return };
         let bytes =
             |bytes: Option<u64>| bytes.map_or_else(unknown, |bytes| ByteSize(bytes).to_string());
-        let title = format!("Cache: {} of {}", bytes(cache.memory), bytes(cache.size));
-        let rows = cache.groups.iter().map(|of: &Group| {
+        let groups = failing_and_busiest_first(&cache.groups);
+        let mut title = format!("Cache: {} of {} used", bytes(cache.used), bytes(cache.size));
+        if groups.len() + 2 > usize::from(area.height) {
+            title = format!("{title}, {} groups", counted(groups.len(), area));
+        }
+        let rows = groups.iter().map(|of| {
             let text = [
                 bytes(of.usage),
                 bytes(of.dirty),
@@ -235,14 +247,16 @@ impl View {
         });
         let header = ["usage", "dirty", "hits", "asked/s", "refaults", "evicted", "written"];
         let header = [Cell::from("group")].into_iter().chain(header.map(str::to_owned).map(right));
-        let table = Table::new(rows, columns(8, &[9, 9, 7, 7, 8, 7, 7], area.width))
+        let names = groups.iter().map(|of| of.name.as_str());
+        let table = Table::new(rows, columns(names, 8, &[9, 9, 7, 7, 8, 7, 7], area.width))
             .header(Row::new(header).style(Style::new().add_modifier(Modifier::DIM)))
             .block(self.block(&title));
         frame.render_widget(table, area);
     }
 
     fn draw_object_caches(&self, frame: &mut Frame<'_>, area: Rect) {
-        let rows = self.rates.object_caches.iter().map(|of: &ObjectCache| {
+        let caches = &self.rates.object_caches;
+        let rows = caches.iter().map(|of: &ObjectCache| {
             let text = [
                 count(of.entries),
                 count(of.weight),
@@ -258,11 +272,32 @@ impl View {
         let header =
             ["entries", "weight", "capacity", "hits", "asked/s", "inserted", "evicted", "declined"];
         let header = [Cell::from("")].into_iter().chain(header.map(str::to_owned).map(right));
-        let table = Table::new(rows, columns(8, &[7, 6, 8, 7, 7, 8, 7, 8], area.width))
+        let names = caches.iter().map(|of| of.name.as_str());
+        let title = format!("Caches of objects, {}", counted(caches.len(), area));
+        let table = Table::new(rows, columns(names, 8, &[7, 6, 8, 7, 7, 8, 7, 8], area.width))
             .header(Row::new(header).style(Style::new().add_modifier(Modifier::DIM)))
-            .block(self.block("Caches of objects"));
+            .block(self.block(&title));
         frame.render_widget(table, area);
     }
+}
+
+/// How many there are, and how many of them have room, if not all.
+fn counted(count: usize, area: Rect) -> String {
+    let shown = usize::from(area.height.saturating_sub(2));
+    if shown < count { format!("{count} ({shown} shown)") } else { count.to_string() }
+}
+
+fn failing_and_busiest_first(groups: &[Group]) -> Vec<&Group> {
+    let mut all: Vec<_> = groups.iter().collect();
+    let fails = |of: &Group| of.write_back_errors.is_some_and(|errors| errors > 0);
+    let rate = |of: &Group| of.asked_per_s.unwrap_or(-1.0);
+    all.sort_by(|one, other| {
+        let failing = fails(other).cmp(&fails(one));
+        failing
+            .then_with(|| rate(other).total_cmp(&rate(one)))
+            .then_with(|| one.name.cmp(&other.name))
+    });
+    all
 }
 
 /// Those that do not answer what they have been asked come first: not all may have room.
@@ -293,14 +328,17 @@ fn scope(of: &Workqueue) -> String {
     within.unwrap_or(scope).to_owned()
 }
 
-fn cpu_title(cpus: &[Cpu]) -> String {
+/// Work that others than workers do, as connections may, is only in the process's CPU time.
+fn cpu_title(rates: &Rates) -> String {
+    let cpus = &rates.cpus;
     let sum = |of: fn(&Cpu) -> Option<f64>| cpus.iter().filter_map(of).reduce(|one, two| one + two);
     let busy = sum(|cpu| cpu.busy).map_or_else(unknown, |busy| format!("{busy:.1}"));
     format!(
-        "CPUs: {busy} of {} busy, {} items/s, {} sleeps/s",
+        "Workers: {busy} of {} busy, {} items/s, {} sleeps/s; process: {} CPUs",
         cpus.len(),
         rate(sum(|cpu| cpu.items_per_s)),
-        rate(sum(|cpu| cpu.sleeps_per_s))
+        rate(sum(|cpu| cpu.sleeps_per_s)),
+        rates.process_cpus.map_or_else(unknown, |cpus| format!("{cpus:.2}"))
     )
 }
 
@@ -363,13 +401,25 @@ fn durability_lines(of: &Durability) -> [String; 2] {
 
 /// A column for names, of at least this width, and those of the others that fit next to it: a
 /// number that lacks its first digits is another number.
-fn columns(name: u16, others: &[u16], width: u16) -> Vec<Constraint> {
-    let mut taken = name;
-    let fitting = others.iter().take_while(|column| {
-        taken += 1 + **column;
-        taken <= width
-    });
-    [Constraint::Min(name)].into_iter().chain(fitting.copied().map(Constraint::Length)).collect()
+fn columns<'a>(
+    names: impl Iterator<Item = &'a str>,
+    least: u16,
+    others: &[u16],
+    width: u16,
+) -> Vec<Constraint> {
+    let mut room = width.saturating_sub(least);
+    let fitting: Vec<u16> = others
+        .iter()
+        .copied()
+        .take_while(|column| {
+            let left = room.checked_sub(1 + column);
+            room = left.unwrap_or(room);
+            left.is_some()
+        })
+        .collect();
+    let longest = names.map(|name| Span::raw(name).width()).max().unwrap_or(0);
+    let name = u16::try_from(longest).unwrap_or(u16::MAX).clamp(least, least + room);
+    [name].into_iter().chain(fitting).map(Constraint::Length).collect()
 }
 
 fn right(text: String) -> Cell<'static> {

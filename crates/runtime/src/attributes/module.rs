@@ -9,11 +9,12 @@ use homing_sched::{DecisionLog, Facts, Level, PoolId, QueueId};
 use homing_topology::{CpuId, CpuSet, Scope};
 
 use super::{Refused, scope};
-use crate::measure::clock::nanoseconds;
+use crate::measure::clock::{nanoseconds, process_cpu_ns};
 use crate::shared::Shared;
 
 /// The attributes of `module`, and whether they can be set.
-const MODULE: [(&str, bool); 10] = [
+const MODULE: [(&str, bool); 11] = [
+    ("cpu_time_ns", false),
     ("cpu_intensive_thresh_us", true),
     ("cpumask", false),
     ("decisions", false),
@@ -66,6 +67,7 @@ pub(super) fn get(shared: &Shared, words: &[&str]) -> Option<String> {
 fn module(shared: &Shared, name: &str) -> Option<String> {
     let settings = &shared.settings;
     let number = match name {
+        "cpu_time_ns" => process_cpu_ns(),
         "cpu_intensive_thresh_us" => settings.cpu_intensive_ns.load(Ordering::Relaxed) / 1000,
         "watchdog_thresh" => return Some(seconds(settings.watchdog_ns.load(Ordering::Relaxed))),
         "pins_refused" => shared.pins_refused.load(Ordering::Relaxed),

@@ -224,6 +224,8 @@ fn counters_tell_what_has_happened() {
     }
     assert!(tree.get("workqueue/q/active").unwrap().starts_with("N0 0/1 0"));
     assert_eq!(tree.get("module/threads_refused").unwrap(), "0");
+    let cpu_time: u64 = tree.get("module/cpu_time_ns").unwrap().parse().unwrap();
+    assert!(cpu_time > 0 && cpu_time <= tree.get("module/cpu_time_ns").unwrap().parse().unwrap());
     queue.destroy();
     assert!(tree.get("workqueue/q/counters").is_err(), "it is gone");
 }

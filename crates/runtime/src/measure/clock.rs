@@ -1,4 +1,5 @@
-//! Nanoseconds of the clocks in use: one monotonic clock, never 0, and each thread's CPU time.
+//! Nanoseconds of the clocks in use: one monotonic clock, never 0, and each thread's and the
+//! process's CPU time.
 
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) fn now_ns() -> u64 {
@@ -48,11 +49,20 @@ mod model {
 /// How long this thread has been on a CPU. This is a system call.
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) fn thread_cpu_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+    nanoseconds_of(rustix::time::ClockId::ThreadCPUTime)
 }
 
 #[cfg(any(loom, shuttle))]
 pub(crate) fn thread_cpu_ns() -> u64 {
     1
+}
+
+/// How long all threads of this process have been on CPUs. This is a system call.
+pub(crate) fn process_cpu_ns() -> u64 {
+    nanoseconds_of(rustix::time::ClockId::ProcessCPUTime)
+}
+
+fn nanoseconds_of(clock: rustix::time::ClockId) -> u64 {
+    let time = rustix::time::clock_gettime(clock);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }

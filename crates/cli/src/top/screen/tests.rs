@@ -23,12 +23,14 @@ const BEFORE: &[(&str, &str)] = &[
     ("durable/sharing", "auto"),
     ("durable/strategy", "files"),
     ("cache/size", "1073741824"),
-    ("cache/memory", "536870912"),
+    ("cache/memory", "1073741824"),
+    ("cache/used", "536870912"),
     ("cache/group/a/b/stat", "usage 4096\ndirty 0\nhits 0\nmisses 0\nwrite_backs 0"),
     ("object_cache/x/y/capacity", "100000"),
     ("object_cache/x/y/stat", "entries 20\nweight 1500\nhits 5\nmisses 5\ninsertions 5"),
     ("export/a/b/stat", "clients 3\nin_flight 2\nread_requests 10\nread_bytes 0\nread_errors 1"),
     ("export/a/b/latency_ns", "read 1000 10\nwrite 5000 7"),
+    ("module/cpu_time_ns", "5000000000"),
     ("module/stalls", "0"),
 ];
 
@@ -50,6 +52,7 @@ const NOW: &[(&str, &str)] = &[
         "clients 3\nin_flight 2\nread_requests 310\nread_bytes 8000000\nread_errors 2",
     ),
     ("export/a/b/latency_ns", "read 1000 11\nread 2000 297\nread 1500000 2\nwrite 5000 7"),
+    ("module/cpu_time_ns", "8000000000"),
     ("object_cache/x/y/stat", "entries 21\nweight 1600\nhits 8\nmisses 6\ninsertions 9"),
 ];
 
@@ -140,18 +143,18 @@ fn an_ordinary_terminal_shows_all_panels() {
     let text = drawn(&view, 80, 24);
     for part in [
         "homing top  disk.control  within 2.0 s",
-        "CPUs: 0.5 of 2 busy, 1000 items/s, 10 sleeps/s",
+        "Workers: 0.5 of 2 busy, 1000 items/s, 10 sleeps/s; process: 1.50 CPUs",
         "   0 [||||||||        ]  50 %    1000 items/s      10 sleeps/s  crypt for 1.5us",
         "Exports: 1, 3 clients, 2 errors",
-        "a/b             2      2    150  4.0M   2.0us      -     -       -     -       -",
+        "a/b          2      2    150  4.0M   2.0us      -     -       -     -       -",
         "Workqueues",
         "Durability: 1.2 callers a sync",
         "10 syncs/s, 2.0 shared one",
         "p50 2.5ms, p99 -, 2 failed   strategy files, by -",
-        "Cache: 512 MiB of 1 GiB",
+        "Cache: 512 MiB of 1 GiB used",
         "75.0 %",
         "Caches of objects",
-        "x/y                 21   1600     100k  75.0 %     2.0      2.0       -        -",
+        "x/y           21   1600     100k  75.0 %     2.0      2.0       -        -",
         "q end   space stand still   s sort (by CPU time)",
     ] {
         assert!(text.contains(part), "no {part:?} in\n{text}");
@@ -224,6 +227,38 @@ fn exports_that_stand_come_first_and_then_the_busiest() {
     ];
     let names: Vec<_> = busiest_first(&exports).iter().map(|of| of.name.as_str()).collect();
     assert_eq!(names, ["stuck", "busy", "also idle", "idle"]);
+}
+
+#[test]
+fn what_has_no_room_is_counted_and_failing_groups_come_first() {
+    let mut rates = rates();
+    let export = |number: u32| Export { name: format!("e{number}"), ..Export::default() };
+    rates.exports = (0..40).map(export).collect();
+    let group = |number: u32| Group {
+        name: format!("g{number:02}"),
+        asked_per_s: Some(f64::from(number)),
+        write_back_errors: Some(u64::from(number == 7)),
+        ..Group::default()
+    };
+    rates.cache.as_mut().unwrap().groups = (0..40).map(group).collect();
+    let view = View { rates, ..View::default() };
+    let text = drawn(&view, 80, 60);
+    for part in
+        ["Exports: 40 (14 shown)", "of 1 GiB used, 40 (14 shown) groups", "Caches of objects, 1 "]
+    {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    let groups: Vec<_> = text.lines().filter_map(|line| line.get(..3)).collect();
+    let groups: Vec<_> = groups.iter().filter(|name| name.starts_with('g')).collect();
+    assert_eq!(groups[1..4], [&"g07", &"g39", &"g38"], "{text}");
+}
+
+#[test]
+fn on_a_wide_terminal_figures_stay_beside_their_names() {
+    let view = View { rates: rates(), ..View::default() };
+    let text = drawn(&view, 200, 30);
+    let line = text.lines().find(|line| line.starts_with("crypt")).unwrap();
+    assert!(line.len() < 80, "{line}");
 }
 
 #[test]
