@@ -22,6 +22,7 @@ mod source;
 mod spans;
 mod stop;
 mod systemd;
+mod table;
 mod top;
 mod topo;
 mod try_load;

@@ -3,15 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comfy_table::{CellAlignment, ColumnConstraint, Table, Width, presets};
-use homing_control::{Client, ClientError, printable_name};
+use homing_control::{Client, ClientError};
 
 use crate::attributes::ControlArgs;
 
 /// Stands for what is not known.
 pub(crate) const UNKNOWN: &str = "-";
-/// Blanks between columns.
-const GAP: u16 = 2;
 
 /// A program's attributes.
 pub(crate) struct Source {
@@ -60,31 +57,4 @@ impl Source {
 pub(crate) fn keyed(text: &str) -> BTreeMap<&str, &str> {
     let pairs = text.lines().map(|line| line.split_once(' ').unwrap_or((line, "")));
     pairs.map(|(key, value)| (key, value.trim())).collect()
-}
-
-/// A table without rules, with one line of text in each cell. Columns from `right_from` on are
-/// aligned to the right. `least` has the least widths of the first columns, so that tables printed
-/// one after the other look alike.
-pub(crate) fn table(
-    header: &[&str],
-    rows: impl IntoIterator<Item = Vec<String>>,
-    right_from: usize,
-    least: &[u16],
-) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(header.iter().map(|cell| printable_name(cell)));
-    let printable = |row: Vec<String>| row.into_iter().map(|cell| printable_name(&cell));
-    table.add_rows(rows.into_iter().map(printable));
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, GAP));
-        if let Some(width) = least.get(index) {
-            let least = Width::Fixed(width + GAP);
-            column.set_constraint(ColumnConstraint::LowerBoundary(least));
-        }
-        if index >= right_from {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table.trim_fmt() + "\n"
 }

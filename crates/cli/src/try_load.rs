@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use comfy_table::{CellAlignment, Table, presets};
 use homing_control::ByteSize;
 use homing_server::Endpoint;
 use homing_server::load::{self, Pattern, Phase, PhaseResult, Written};
@@ -14,6 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::output;
+use crate::table::{align, grouped_digits, in_parts, table};
 
 const PHASE_TIME: Duration = Duration::from_millis(1200);
 
@@ -29,7 +29,7 @@ const fn phase(
 
 const PHASES: [Phase; 6] = [
     phase("fill, 256 KiB writes", Pattern::Fill, 256 << 10, 4, 4),
-    phase("32 KiB reads and writes, 4 clients, 64 deep", Pattern::ReadWrite, 32 << 10, 4, 64),
+    phase("32 KiB mixed, 4 clients, 64 deep", Pattern::ReadWrite, 32 << 10, 4, 64),
     phase("32 KiB reads, 1 client, 16 deep", Pattern::Read, 32 << 10, 1, 16),
     phase("4 KiB reads, 1 client, 32 deep", Pattern::Read, 4 << 10, 1, 32),
     phase("4 KiB reads, 1 client, 1 deep", Pattern::Read, 4 << 10, 1, 1),
@@ -101,28 +101,33 @@ pub(crate) struct Setting<'a> {
     pub(crate) endpoint: &'a Endpoint,
 }
 
+fn whole(figure: f64) -> String {
+    grouped_digits(&format!("{figure:.0}"))
+}
+
 /// Prints the table, or JSON for programs.
 pub(crate) fn print(rows: &[Row], setting: &Setting<'_>, json: bool) -> anyhow::Result<()> {
     if json {
         return output::print_line(&serde_json::to_string_pretty(rows)?);
     }
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["load", "MiB/s", "requests/s", "p50 us", "p99 us", "server CPU-s/GiB"]);
+    let mut table = table(&["load", "MiB/s", "requests/s", "p50 us", "p99 us", "CPU-s/GiB"]);
     for row in rows {
         table.add_row([
             row.load.to_owned(),
             // With flushes it may be less than one MiB/s.
-            format!("{:.*}", usize::from(row.mib_per_s < 10.0), row.mib_per_s),
-            format!("{:.0}", row.requests_per_s),
-            format!("{:.0}", row.p50_us),
-            format!("{:.0}", row.p99_us),
+            if row.mib_per_s < 10.0 {
+                format!("{:.1}", row.mib_per_s)
+            } else {
+                whole(row.mib_per_s)
+            },
+            whole(row.requests_per_s),
+            whole(row.p50_us),
+            whole(row.p99_us),
             format!("{:.2}", row.server_cpu_s_per_gib),
         ]);
     }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    align(&mut table, 1);
+    let table = in_parts(&table, 1);
     let folder = setting.image.parent().filter(|folder| !folder.as_os_str().is_empty());
     let over = match setting.endpoint {
         Endpoint::Unix(_) => "a Unix socket",
@@ -130,8 +135,8 @@ pub(crate) fn print(rows: &[Row], setting: &Setting<'_>, json: bool) -> anyhow::
     };
     let text = format!(
         "A LUKS2 volume (AES-256-XTS, {sectors}-byte sectors) in {folder}, served over {over} to \
-         clients in this process.\n{table}\nEvery byte read back was checked against what was \
-         written. The volume is gone.\n\nNext: homing serve disk.img --size 10G",
+         clients in this process.\n\n{table}\n\nCPU-s/GiB: CPU seconds of the server for each GiB.\n\
+         Every byte read back was checked against what was written. The volume is gone.\n\nNext: homing serve disk.img --size 10G",
         sectors = setting.sector_size.bytes(),
         folder = folder.unwrap_or(Path::new(".")).display(),
     );

@@ -226,6 +226,10 @@ fn what_cannot_be_is_named_with_a_way_out() {
     let setup = setup();
     setup.refused(&["get", "workqueue/crpyt/nice"], &["did you mean workqueue/crypt/nice?"]);
     setup.refused(&["get", "something else"], &["something else", "homing ls"]);
+    for path in ["workqueue/crypt", "workqueue/crypt/"] {
+        let mentions = ["\"workqueue/crypt\" is no attribute", "`homing ls workqueue/crypt`"];
+        setup.refused(&["get", path], &mentions);
+    }
     setup.refused(&["set", "crypt/nice", "1"], &["did you mean workqueue/crypt/nice?"]);
     setup.refused(&["set", "module/cpumask", "0"], &["module/cpumask", "can be read, not set"]);
     let mentions = ["workqueue/crypt/nice", "\"42x\"", "a number from -20 to 19"];
@@ -340,7 +344,7 @@ fn the_table_of_the_monitor_is_the_kernels_and_more() {
     };
     assert_eq!(filtered(&["^cr"]), ["crypt"]);
     assert_eq!(filtered(&["ush", "^c"]), ["crypt", "flush"]);
-    assert!(filtered(&["^ush"]).is_empty());
+    setup.refused(&["wq", "monitor", "-i0", "^ush"], &["^ush", "crypt, flush"]);
 }
 
 #[test]

@@ -32,7 +32,7 @@ const TICKS_MAX: usize = 8;
 
 /// Colours that people with any sight tell apart as well as that many can be: Okabe and Ito's eight
 /// without yellow, which is too pale for a line, then darker ones.
-const COLOURS: [RGBColor; 12] = [
+pub(crate) const COLOURS: [RGBColor; 12] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -74,7 +74,8 @@ impl Look {
             if sees_the_future(name) {
                 Self::Dashed(DASHES[index % DASHES.len()])
             } else {
-                Self::Solid(COLOURS[index % COLOURS.len()], index)
+                // The colours begin again with other marks.
+                Self::Solid(COLOURS[index % COLOURS.len()], index + index / COLOURS.len())
             }
         });
         looks.collect()
@@ -180,8 +181,11 @@ fn point(cell: &Cell) -> (f64, f64) {
     (share, cell.outcome.hit_ratio() * 100.0)
 }
 
+/// What looks like the marks in a line of text.
+pub(crate) const MARKS: [char; 4] = ['●', '▲', '○', '✕'];
+
 /// Draws a mark at a point, of one of four shapes.
-fn mark<Coord: CoordTranslate>(
+pub(crate) fn mark<Coord: CoordTranslate>(
     area: &DrawingArea<SVGBackend<'_>, Coord>,
     colour: RGBColor,
     shape: usize,

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use super::experiments::{ModelArgs, ShardArgs, fail_if_stopped, simulate};
 use super::once;
-use super::tables::{align, table};
 use crate::output;
+use crate::table::{align, in_parts, table};
 
 /// The machine of the published workqueue tables.
 const DEFAULT_MACHINE: &str = "ryzen-9-3900x";
@@ -193,7 +193,7 @@ fn machine_table(machines: &[Described]) -> String {
         table.add_row(load.into_iter().chain(costs.iter().map(cost)));
     }
     align(&mut table, 1);
-    table.to_string()
+    in_parts(&table, 1)
 }
 
 fn figure(of: &Figure) -> Value {
@@ -235,7 +235,10 @@ fn standing_table(measures: &[Measure]) -> String {
         table.add_row(first.into_iter().chain(figures).chain([of.first.to_string()]));
     }
     align(&mut table, 2);
-    format!("each policy against {STANDARD}; % ahead, and where nobody is further ahead\n{table}")
+    format!(
+        "each policy against {STANDARD}; % ahead, and where nobody is further ahead\n{}",
+        in_parts(&table, 2)
+    )
 }
 
 fn table_of(title: &str, comparison: &Comparison) -> String {
@@ -254,7 +257,7 @@ fn table_of(title: &str, comparison: &Comparison) -> String {
         ]);
     }
     align(&mut summary, 1);
-    let _ = writeln!(text, "{summary}\n\nthe worst places");
+    let _ = writeln!(text, "{}\n\nthe worst places", in_parts(&summary, 1));
     let mut worst = table(&["machine", "load", "host", "best of the others", "%", "noise"]);
     for place in comparison.places.iter().take(WORST) {
         worst.add_row([
@@ -267,6 +270,6 @@ fn table_of(title: &str, comparison: &Comparison) -> String {
         ]);
     }
     align(&mut worst, 4);
-    let _ = write!(text, "{worst}");
+    text.push_str(&in_parts(&worst, 3));
     text
 }

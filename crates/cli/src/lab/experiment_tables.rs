@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 
 use homing_lab::experiments::{
     Cost, EXPERIMENTS, Experiment, GivenCosts, Kind, Measure, PRESETS, Row, bracket, error, hosts,
-    places, policies, rows,
+    is_published, places, policies, rows, words,
 };
 use homing_lab::fsync;
 
-use super::tables::{align, table};
+use crate::table::{align, grouped_digits, in_parts, table, texts};
 
 /// The experiments and what they are.
 pub(super) fn list() -> String {
@@ -18,7 +18,7 @@ pub(super) fn list() -> String {
         table.add_row([experiment.name, experiment.about]);
     }
     table.add_row([fsync::NAME, fsync::ABOUT]);
-    table.to_string()
+    texts(&table)
 }
 
 /// The machines that have names.
@@ -28,7 +28,7 @@ pub(super) fn machines() -> String {
         let cpus = preset.machine().cpus().len().to_string();
         table.add_row([preset.name.to_owned(), cpus, preset.about.to_owned()]);
     }
-    table.to_string()
+    texts(&table)
 }
 
 /// What things cost on a simulated machine, with the source of each figure.
@@ -37,7 +37,7 @@ pub(super) fn costs(costs: &[(&str, Cost)]) -> String {
     for (name, cost) in costs {
         table.add_row([(*name).to_owned(), cost.value.to_string(), cost.source.to_string()]);
     }
-    table.to_string()
+    texts(&table)
 }
 
 /// A table for each experiment, machine and load.
@@ -47,8 +47,10 @@ pub(super) fn measures(measures: &[Measure], costs: &GivenCosts) -> String {
         let rows = rows(experiment, measures, costs);
         widest = rows.iter().filter_map(|row| row.delta_sd).fold(widest, f64::max);
         for (machine, scenario, here) in places(&rows) {
-            let (_, unit) = experiment.metric;
-            let _ = writeln!(text, "{} on {machine}, {scenario}; {unit}", experiment.name);
+            let ((_, unit), baseline) = (experiment.metric, experiment.baseline);
+            let name = experiment.name;
+            let _ =
+                writeln!(text, "{name} on {machine}, {scenario}; {unit}, %: against {baseline}");
             let _ = writeln!(text, "{}\n", table_of(experiment, &here));
             if let Some(table) = beside(experiment, &here) {
                 let _ = writeln!(text, "{table}\n");
@@ -66,18 +68,29 @@ pub(super) fn measures(measures: &[Measure], costs: &GivenCosts) -> String {
         );
     }
     text.push_str(
-        "published: (published change)   *: parameters were fitted to it   \
-         %: change against the baseline\n\
-         bracket: the least and the most change over the models of the host, which do not agree; \
-         !: the published one lies outside",
+        "published: (published change)   *: parameters were fitted to it\n\
+         !: the published change lies outside the bracket\n\n",
     );
+    let is_there = |(word, _): &(&str, &str)| word.split(", ").any(|word| text.contains(word));
+    let mut table = table(&["word", "what it means"]);
+    table.add_rows(words().filter(is_there).map(|(word, meaning)| [word, meaning]));
+    text.push_str(&texts(&table));
     text
 }
 
+/// As many digits as tell something.
+fn figure(value: f64) -> String {
+    if value < 1000.0 { format!("{value:.1}") } else { grouped_digits(&format!("{value:.0}")) }
+}
+
 /// The figures beside the one that is compared, a line for each policy and figure.
-fn beside(experiment: &Experiment, rows: &[&Row]) -> Option<comfy_table::Table> {
+fn beside(experiment: &Experiment, rows: &[&Row]) -> Option<String> {
     let hosts = hosts(rows);
-    let mut header = vec!["beside it".to_owned(), "policy".to_owned(), "published".to_owned()];
+    let of = |row: &Row, about| row.beside(about).is_some_and(|figure| figure.published.is_some());
+    let is_published =
+        rows.iter().any(|row| experiment.beside.iter().any(|(_, about)| of(row, about)));
+    let mut header = vec!["beside it".to_owned(), "policy".to_owned()];
+    header.extend(is_published.then(|| "published".to_owned()));
     header.extend(hosts.iter().map(|host| (*host).to_owned()));
     let mut table = table(&header);
     for (_, about) in experiment.beside {
@@ -88,7 +101,8 @@ fn beside(experiment: &Experiment, rows: &[&Row]) -> Option<comfy_table::Table> 
             };
             let Some(first) = hosts.iter().find_map(of) else { continue };
             let published = first.published.map_or_else(String::new, |value| format!("{value:.2}"));
-            let mut line = vec![(*about).to_owned(), policy.to_owned(), published];
+            let mut line = vec![(*about).to_owned(), policy.to_owned()];
+            line.extend(is_published.then_some(published));
             line.extend(hosts.iter().map(|host| {
                 of(host).map_or_else(String::new, |figure| {
                     let mark = if figure.kind == Kind::Fitted { "*" } else { "" };
@@ -99,13 +113,15 @@ fn beside(experiment: &Experiment, rows: &[&Row]) -> Option<comfy_table::Table> 
         }
     }
     align(&mut table, 2);
-    (table.row_count() > 0).then_some(table)
+    (table.row_count() > 0).then(|| crate::table::in_parts(&table, 2))
 }
 
-fn table_of(experiment: &Experiment, rows: &[&Row]) -> comfy_table::Table {
+fn table_of(experiment: &Experiment, rows: &[&Row]) -> String {
     let hosts = hosts(rows);
     let policies = policies(rows, experiment);
-    let mut header = vec!["policy".to_owned(), "published".to_owned()];
+    let is_published = is_published(rows);
+    let mut header = vec!["policy".to_owned()];
+    header.extend(is_published.then(|| "published".to_owned()));
     header.extend(hosts.iter().flat_map(|host| [(*host).to_owned(), "%".to_owned()]));
     let brackets = hosts.len() > 1;
     if brackets {
@@ -116,19 +132,20 @@ fn table_of(experiment: &Experiment, rows: &[&Row]) -> comfy_table::Table {
         let of = |host: &str| rows.iter().find(|r| r.key.policy == policy && r.key.host == host);
         let Some(first) = hosts.iter().find_map(|host| of(host)) else { continue };
         let published = match (first.published, first.published_delta_pct) {
-            (Some(value), Some(delta)) => format!("{value:.1} ({delta:+.2})"),
-            (Some(value), None) => format!("{value:.1}"),
+            (Some(value), Some(delta)) => format!("{} ({delta:+.2})", figure(value)),
+            (Some(value), None) => figure(value),
             (None, Some(delta)) => format!("({delta:+.2})"),
             _ => String::new(),
         };
-        let mut line = vec![policy.to_owned(), published];
+        let mut line = vec![policy.to_owned()];
+        line.extend(is_published.then_some(published));
         for host in &hosts {
             let Some(row) = of(host) else {
                 line.extend([String::new(), String::new()]);
                 continue;
             };
             let mark = if row.kind == Kind::Fitted { "*" } else { "" };
-            line.push(format!("{:.1}{mark}", row.value.mean));
+            line.push(format!("{}{mark}", figure(row.value.mean)));
             line.push(row.delta_pct.map_or_else(String::new, |delta| format!("{delta:+.2}")));
         }
         if brackets {
@@ -139,7 +156,8 @@ fn table_of(experiment: &Experiment, rows: &[&Row]) -> comfy_table::Table {
     let error =
         |host: &&str| error(experiment, rows.iter().copied().filter(|row| row.key.host == *host));
     if hosts.iter().any(|host| error(host).is_some()) {
-        let mut errors = vec![experiment.error_name().to_owned(), String::new()];
+        let mut errors = vec![experiment.error_name().to_owned()];
+        errors.extend(is_published.then(String::new));
         for host in &hosts {
             let error = error(host).map_or_else(String::new, |error| format!("{error:.2}"));
             errors.extend([String::new(), error]);
@@ -148,7 +166,7 @@ fn table_of(experiment: &Experiment, rows: &[&Row]) -> comfy_table::Table {
         table.add_row(errors);
     }
     align(&mut table, 1);
-    table
+    in_parts(&table, 1 + usize::from(is_published))
 }
 
 fn told_bracket(rows: &[&Row], policy: &str, first: &Row, baseline: &str) -> String {

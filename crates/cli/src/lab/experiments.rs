@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Subcommand};
 use homing::Features;
 use homing_lab::experiments::{
@@ -75,7 +75,7 @@ pub(crate) struct PlanArgs {
 pub(crate) struct ModelArgs {
     /// Models of the host's scheduler, if there are several [default: all but pinned]
     #[arg(long = "host", value_name = "MODEL", value_delimiter = ',',
-        value_parser = PossibleValuesParser::new(HOSTS.map(HostModel::name)))]
+        value_parser = hosts())]
     hosts: Vec<String>,
 
     /// Also run homing with only these parts of its policy
@@ -100,6 +100,11 @@ pub(crate) struct ModelArgs {
     /// usual values. May be given several times (wq, wq-latency, udp-rr, compile, compare)
     #[arg(long = "cost", value_name = "NAME=VALUE")]
     costs: Vec<GivenCost>,
+}
+
+/// The models of the host's scheduler, with what they are.
+pub(super) fn hosts() -> PossibleValuesParser {
+    PossibleValuesParser::new(HOSTS.map(|host| PossibleValue::new(host.name()).help(host.about())))
 }
 
 /// A part of a sweep.

@@ -3,7 +3,7 @@
 use homing_control::ByteSize;
 use homing_lab::fsync::{Report, Row, Setup, Strategy};
 
-use super::tables::{align, grouped, grouped_digits, table};
+use crate::table::{align, grouped, grouped_digits, in_parts, table};
 
 /// A column: its title, and what it shows of a row.
 type Column = (&'static str, fn(&Row) -> Option<String>);
@@ -55,7 +55,7 @@ pub(super) fn told(setup: &Setup, report: &Report) -> String {
     } else {
         ""
     };
-    let dir = setup.dir.display();
+    let (dir, table) = (setup.dir.display(), in_parts(&table, 2));
     format!("fsync in {dir}: {files} files of {size}, {rounds}{device}\n{table}\n{LEGEND}")
 }
 

@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
-use clap::builder::PossibleValuesParser;
 use homing_lab::experiments::{
     Advice, GivenCost, GivenCosts, HOSTS, HostModel, Load, NamedMachine, Trial, recommend,
 };
 use serde_json::json;
 
-use super::experiments::{bar, stop_flag};
-use super::tables::{align, table};
+use super::experiments::{bar, hosts, stop_flag};
 use crate::output;
+use crate::table::{align, grouped_digits, in_parts, table};
 
 #[derive(Args)]
 #[command(
@@ -45,7 +44,7 @@ pub(crate) struct RecommendArgs {
 
     /// The model of the host's scheduler
     #[arg(long, value_name = "MODEL", default_value = HostModel::Cfs.name(),
-        value_parser = PossibleValuesParser::new(HOSTS.map(HostModel::name)))]
+        value_parser = hosts())]
     host: String,
 
     /// What something costs, in place of the usual; homing lab list --costs shows the names and the
@@ -102,7 +101,12 @@ pub(crate) fn run(args: &RecommendArgs) -> anyhow::Result<()> {
             "settings": advice.iter().map(entry).collect::<Vec<_>>(),
         }))?;
     } else {
-        output::print_text(&(told(&trial, &advice) + "\n"))?;
+        let mut text = table_of(&advice);
+        // What has not been tried might have been better.
+        if whole {
+            text = format!("{}\n{text}", told(&trial, &advice));
+        }
+        output::print_text(&(text + "\n"))?;
     }
     if !whole {
         bail!("stopped: this ranks the runs that had ended, not all settings");
@@ -110,43 +114,42 @@ pub(crate) fn run(args: &RecommendArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn told(trial: &Trial, advice: &[Advice]) -> String {
-    let best = &advice[0];
+fn table_of(advice: &[Advice]) -> String {
     let mut table = table(&[
-        "affinity_scope",
-        "affinity_strict",
-        "pull_cost",
-        "items/s",
-        "± %",
-        "against the best, %",
-        "CPU us/item",
-        "p99 us",
-        "pulled",
+        "scope", "strict", "pull", "items/s", "± %", "to best", "CPU us", "p99 us", "pulled",
     ]);
+    let most = advice.iter().map(|other| other.rate.mean).fold(0.0, f64::max);
     for entry in advice {
-        let most = advice.iter().map(|other| other.rate.mean).fold(0.0, f64::max);
         table.add_row([
             entry.scope.clone(),
             u8::from(entry.strict).to_string(),
-            entry.pull_cost_pct.map_or_else(String::new, |pct| pct.to_string()),
-            format!("{:.0}", entry.rate.mean),
+            entry.pull_cost_pct.map_or_else(String::new, |pct| format!("{pct} %")),
+            grouped_digits(&format!("{:.0}", entry.rate.mean)),
             format!("{:.1}", entry.rate.sd / entry.rate.mean * 100.0),
-            format!("{:+.1}", (entry.rate.mean / most - 1.0) * 100.0),
+            format!("{:+.1} %", (entry.rate.mean / most - 1.0) * 100.0),
             format!("{:.2}", entry.cpu_us),
             format!("{:.0}", entry.p99_us),
             format!("{:.2}", entry.pulled),
         ]);
     }
     align(&mut table, 1);
+    let about = "pull: pull_cost   CPU us: of an item   p99 us: of an item's whole way\n\
+                 pulled: share of items pulled from other pods";
+    format!("{}\n{about}", in_parts(&table, 2))
+}
+
+/// What to choose, and why.
+fn told(trial: &Trial, advice: &[Advice]) -> String {
+    let best = &advice[0];
     let least = advice.iter().map(|entry| entry.rate.mean).fold(f64::INFINITY, f64::min);
     let all_alike = least >= best.rate.mean * 0.99;
     let threshold = best.pull_cost_pct;
-    let threshold = threshold.map_or_else(String::new, |pct| format!(", pull_cost {pct}"));
+    let threshold = threshold.map_or_else(String::new, |pct| format!(", pull_cost {pct} %"));
     format!(
         "on {machine}: affinity_scope {scope}, affinity_strict {strict}{threshold}\n\
          Simulated, on {host}. Settings within one per cent of the best, or within the noise, count as\n\
          equal: the default comes first among them, then what is not strict and pulls as usual, then\n\
-         what needs less CPU time.{zen}{alike}\n{table}",
+         what needs less CPU time.{zen}{alike}",
         machine = trial.machine.name,
         scope = best.scope,
         strict = u8::from(best.strict),

@@ -12,7 +12,7 @@ use homing_lab::{Difference, Replayed};
 use serde_json::json;
 
 use crate::output;
-use crate::source::table;
+use crate::table;
 
 /// How many differences people are shown; programs get all of them.
 const SHOWN: usize = 5;
@@ -75,7 +75,7 @@ fn for_people(log: &DecisionLog, replayed: &Replayed) -> String {
     let all = row("all", replayed.decisions(), replayed.differences.len() as u64);
     let header = ["DECISION", "RECORDED", "THE SAME", "OTHERS"];
     let mut text = format!("Decisions for {} CPUs\n\n", log.machine().cpus().len());
-    text += &table(&header, kinds.chain([all]), 1, &[]);
+    text += &table::plain(&header, kinds.chain([all]), 1, &[]);
     for other in replayed.differences.iter().take(SHOWN) {
         let Difference { number, asked, then, now } = other;
         let _ = writeln!(text, "\nno. {number}: {asked}\n  then: {then}\n  now:  {now}");

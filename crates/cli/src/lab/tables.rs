@@ -3,14 +3,12 @@
 use std::fmt::Write as _;
 use std::io::IsTerminal;
 
-use comfy_table::{Attribute, CellAlignment, LineStyle, Table, TableStyle};
+use comfy_table::{Attribute, CellAlignment};
 use homing_control::printable_name;
 use homing_lab::compare::{Cell, Comparison, Summary};
 use homing_lab::{Trace, policies};
 
-/// Many rows, and no line between them.
-const STYLE: TableStyle =
-    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+use crate::table::{align, grouped, in_parts, table, texts};
 
 /// A line for each replay, and for each tenant if there are several.
 pub(super) fn cells(cells: &[Cell], traces: &[Trace], files: &[String]) -> String {
@@ -27,7 +25,7 @@ pub(super) fn cells(cells: &[Cell], traces: &[Trace], files: &[String]) -> Strin
         "evictions",
         "write-backs",
         "I/O",
-        "M/s",
+        "M requests/s",
     ]);
     for cell in cells {
         let outcome = &cell.outcome;
@@ -44,7 +42,7 @@ pub(super) fn cells(cells: &[Cell], traces: &[Trace], files: &[String]) -> Strin
         ]);
     }
     align(&mut table, 2);
-    let _ = write!(text, "{table}");
+    text.push_str(&in_parts(&table, 3));
     if cells.iter().any(|cell| !cell.outcome.tenants.is_empty()) {
         let _ = write!(text, "\n\n{}", tenants(cells, files));
     }
@@ -52,7 +50,7 @@ pub(super) fn cells(cells: &[Cell], traces: &[Trace], files: &[String]) -> Strin
 }
 
 /// Hits of each tenant.
-fn tenants(cells: &[Cell], files: &[String]) -> Table {
+fn tenants(cells: &[Cell], files: &[String]) -> String {
     let mut table = table(&["tenant", "policy", "size", "requests", "hits, %"]);
     for cell in cells {
         for (index, own) in cell.outcome.asking_tenants() {
@@ -69,7 +67,7 @@ fn tenants(cells: &[Cell], files: &[String]) -> Table {
         }
     }
     align(&mut table, 2);
-    table
+    in_parts(&table, 3)
 }
 
 /// Hit ratios of each trace, and what the policies come to over all of them.
@@ -93,7 +91,7 @@ pub(super) fn comparison(comparison: &Comparison, traces: &[Trace]) -> String {
 }
 
 /// Policies by sizes for one trace.
-fn hit_ratios(comparison: &Comparison, trace: usize, single: bool) -> Table {
+fn hit_ratios(comparison: &Comparison, trace: usize, single: bool) -> String {
     let mut header = vec!["policy".to_owned()];
     header.extend(comparison.sizes().iter().map(ToString::to_string));
     if single {
@@ -114,13 +112,13 @@ fn hit_ratios(comparison: &Comparison, trace: usize, single: bool) -> Table {
         table.add_row(row);
     }
     align(&mut table, 1);
-    table
+    in_parts(&table, 1)
 }
 
 /// The headers of the cells that [`summary_cells`] gives.
-const SUMMARY: [&str; 2] = ["share, %", "worst against LRU"];
+const SUMMARY: [&str; 2] = ["share, %", "worst against LRU, points"];
 
-fn summaries(comparison: &Comparison) -> Table {
+fn summaries(comparison: &Comparison) -> String {
     let mut table = table(&["policy", SUMMARY[0], SUMMARY[1], "at"]);
     for name in comparison.policies() {
         let Some(summary) = comparison.summary(name) else { continue };
@@ -135,7 +133,7 @@ fn summaries(comparison: &Comparison) -> Table {
     if let Some(column) = table.column_mut(3) {
         column.set_cell_alignment(CellAlignment::Left);
     }
-    table
+    in_parts(&table, 1)
 }
 
 fn summary_cells(summary: &Summary) -> [String; 2] {
@@ -154,7 +152,7 @@ pub(super) fn policies() -> String {
         let note = if default { " (the default)" } else { "" };
         table.add_row([entry.name.to_owned(), format!("{}{note}", entry.about)]);
     }
-    table.to_string()
+    texts(&table)
 }
 
 /// A trace in a line.
@@ -167,20 +165,6 @@ fn told(trace: &Trace) -> String {
     format!("{}: {requests} requests for {pages} pages, {writes}", printable_name(trace.name()))
 }
 
-pub(super) fn table<T: ToString>(header: &[T]) -> Table {
-    let mut table = Table::new();
-    table.load_style(STYLE);
-    table.set_header(header.iter().map(ToString::to_string));
-    table
-}
-
-/// Aligns the columns from `first` on, which hold numbers, to the right.
-pub(super) fn align(table: &mut Table, first: usize) {
-    for column in table.column_iter_mut().skip(first) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-}
-
 /// A hit ratio, marked if it is the best; bold too, on a terminal.
 fn marked(ratio: f64, best: bool) -> comfy_table::Cell {
     let text = format!("{}{}", percent(ratio), if best { " *" } else { "  " });
@@ -191,35 +175,4 @@ fn marked(ratio: f64, best: bool) -> comfy_table::Cell {
 
 fn percent(ratio: f64) -> String {
     format!("{:.2}", ratio * 100.0)
-}
-
-/// `1234567` as `1,234,567`.
-pub(super) fn grouped(number: u64) -> String {
-    grouped_digits(&number.to_string())
-}
-
-/// As [`grouped`], from digits.
-pub(super) fn grouped_digits(digits: &str) -> String {
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_grouped() {
-        for (number, text) in
-            [(0, "0"), (999, "999"), (1000, "1,000"), (12_345, "12,345"), (1_234_567, "1,234,567")]
-        {
-            assert_eq!(grouped(number), text);
-        }
-    }
 }

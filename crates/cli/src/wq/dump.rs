@@ -9,8 +9,8 @@ use homing_control::{ClientError, printable_name};
 use serde::Serialize;
 
 use crate::attributes::ControlArgs;
-use crate::output;
-use crate::source::{Source, UNKNOWN, keyed, table};
+use crate::source::{Source, UNKNOWN, keyed};
+use crate::{output, table};
 
 #[derive(Args)]
 #[command(after_help = HELP)]
@@ -192,7 +192,7 @@ impl Dump {
             let value = |key| or_unknown(pool.attributes.get(key).map(String::as_str));
             [pool.id.clone()].into_iter().chain(keys.map(value)).collect()
         });
-        text.push_str(&table(&header, rows, usize::MAX, &[]));
+        text.push_str(&table::plain(&header, rows, usize::MAX, &[]));
         let queue = |pool: &Pool, queue: &Queue| {
             let waiting = queue.waiting.map_or(UNKNOWN.to_owned(), |count| count.to_string());
             vec![pool.id.clone(), queue.leader.clone(), queue.cpus.clone(), waiting]
@@ -200,7 +200,12 @@ impl Dump {
         let rows =
             self.pools.iter().flat_map(|pool| pool.queues.iter().map(move |q| queue(pool, q)));
         text.push('\n');
-        text.push_str(&table(&["pool", "home queue", "cpus", "waiting"], rows, usize::MAX, &[]));
+        text.push_str(&table::plain(
+            &["pool", "home queue", "cpus", "waiting"],
+            rows,
+            usize::MAX,
+            &[],
+        ));
         text
     }
 
@@ -226,7 +231,7 @@ impl Dump {
             row.extend(cpus.iter().map(of_cpu));
             row
         });
-        table(&header, rows, 4, &[])
+        table::plain(&header, rows, 4, &[])
     }
 
     fn rescuers(&self) -> String {
@@ -236,7 +241,7 @@ impl Dump {
                 .map_or((UNKNOWN, UNKNOWN), |text| text.split_once(' ').unwrap_or((text, UNKNOWN)));
             vec![workqueue.name.clone(), thread.to_owned(), cpus.to_owned()]
         });
-        table(&["workqueue", "rescuer", "cpus"], rows, usize::MAX, &[])
+        table::plain(&["workqueue", "rescuer", "cpus"], rows, usize::MAX, &[])
     }
 
     fn active(&self) -> String {
@@ -261,7 +266,7 @@ impl Dump {
             let name = [workqueue.name.clone()].into_iter();
             name.chain(limits.map(or_unknown)).chain(slots.iter().map(cell)).collect()
         });
-        table(&header, rows, 1, &[])
+        table::plain(&header, rows, 1, &[])
     }
 }
 

@@ -3,16 +3,17 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use anyhow::bail;
 use clap::Args;
 use homing_control::ClientError;
 use regex::Regex;
 use serde_json::{Value, json};
 
 use crate::attributes::ControlArgs;
-use crate::output;
-use crate::source::{Source, UNKNOWN, keyed, table};
+use crate::source::{Source, UNKNOWN, keyed};
 use crate::spans::{seconds, span};
 use crate::stop::Stop;
+use crate::{output, table};
 
 #[derive(Args)]
 #[command(after_help = HELP)]
@@ -62,6 +63,7 @@ unknown.";
 pub(crate) fn run(args: &MonitorArgs) -> anyhow::Result<()> {
     // One table takes little time: there a signal may end this program as it ends any other.
     let stop = if args.interval.is_zero() { None } else { Some(Stop::on_signals()?) };
+    let mut is_first = true;
     loop {
         // Connect anew each time: a server hangs up on clients that say nothing for long.
         let mut source = Source::connect(&args.control, "workqueue")?;
@@ -71,11 +73,19 @@ pub(crate) fn run(args: &MonitorArgs) -> anyhow::Result<()> {
         };
         let names = source.names("workqueue").into_iter().filter(wanted);
         let rows = names.map(|name| Row::read(&mut source, name)).collect::<Result<Vec<_>, _>>()?;
+        // Later one that was there may have gone.
+        if rows.is_empty() && is_first && !args.names.is_empty() {
+            let wanted: Vec<_> = args.names.iter().map(Regex::as_str).collect();
+            let there = source.names("workqueue").join(", ");
+            bail!("no workqueue has a name like {}; there are: {there}", wanted.join(", "));
+        }
+        is_first = false;
         if args.json {
             rows.iter().try_for_each(|row| output::print_json(&row.json(now)))?;
         } else {
             let cells = rows.iter().map(Row::cells);
-            let text = table(&HEADER, cells, 1, &WIDTHS) + if stop.is_some() { "\n" } else { "" };
+            let text =
+                table::plain(&HEADER, cells, 1, &WIDTHS) + if stop.is_some() { "\n" } else { "" };
             output::print(text.as_bytes())?;
         }
         drop(source);

@@ -24,6 +24,7 @@ mod summary;
 mod sweep;
 mod tenants;
 mod wakequeue;
+mod words;
 mod workqueue;
 
 use std::collections::BTreeMap;
@@ -46,8 +47,9 @@ pub use report::report;
 pub use run::{Progress, run};
 pub use shard::{Merged, Part, Shard, ShardError, merge};
 pub use standing::{Figure, STANDARD, Standing, figures, standings};
-pub use summary::{Beside, Row, Stat, bracket, error, hosts, places, policies, rows};
+pub use summary::{Beside, Row, Stat, bracket, error, hosts, is_published, places, policies, rows};
 pub use sweep::Sweep;
+pub use words::words;
 
 /// The models of the host's scheduler.
 pub const HOSTS: [HostModel; 5] = HostModel::ALL;

@@ -8,8 +8,9 @@ use plotters::prelude::*;
 
 use super::{
     EXPERIMENTS, Experiment, Kind, Measure, Row, SOURCES, Settings, Stat, bracket, error, hosts,
-    places, policies, report_compared, report_loads, rows,
+    is_published, places, policies, report_compared, report_loads, rows, words,
 };
+use crate::plot::{COLOURS, MARKS, mark};
 
 /// What the simulation leaves out.
 const NOT_MODELLED: [&str; 12] = [
@@ -54,6 +55,11 @@ pub fn report(measures: &[Measure], whole: bool, settings: &Settings) -> String 
     if !whole {
         page.push_str("<p><strong>Stopped before the end: runs are missing, and means may be of fewer seeds.</strong></p>");
     }
+    page.push_str("<h2>Words</h2><dl>");
+    for (word, meaning) in words() {
+        let _ = write!(page, "<dt>{}</dt><dd>{}</dd>", escaped(word), escaped(meaning));
+    }
+    page.push_str("</dl>");
     for experiment in &EXPERIMENTS {
         let rows = rows(experiment, measures, &settings.costs);
         if !rows.is_empty() {
@@ -72,22 +78,27 @@ pub fn report(measures: &[Measure], whole: bool, settings: &Settings) -> String 
         let _ = write!(page, "<dt>{name}</dt><dd>{}</dd>", escaped(source));
     }
     page.push_str("</dl></main></body></html>\n");
-    // What does not fit is scrolled by itself, not with the page.
-    page.replace("<table>", "<div class=\"wide\"><table>").replace("</table>", "</table></div>")
+    // What does not fit is scrolled by itself, also by keys, not with the page.
+    page.replace("<table>", "<div class=\"wide\" tabindex=\"0\"><table>")
+        .replace("</table>", "</table></div>")
+        .replace("<th", "<th scope=\"col\"")
+        .replace("<svg ", "<svg role=\"img\" aria-label=\"the table above, drawn\" ")
 }
 
 const HEAD: &str = r#"<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>homing lab</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
-:root { color-scheme: light dark; --line: #8884; --fit: #b60; --good: #284; }
+:root { color-scheme: light dark; --line: #8884; --fit: #940; }
+@media (prefers-color-scheme: dark) { :root { --fit: #f93; } }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 0; }
 main { max-width: 78rem; margin: auto; padding: 1rem 2rem 4rem; }
 table { border-collapse: collapse; margin: .5rem 0 1.5rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .7rem; white-space: nowrap; border-bottom: 1px solid var(--line); text-align: right; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: Canvas; }
 td.fitted { color: var(--fit); } td.own { font-weight: 600; }
 .wide, .plot { overflow-x: auto; } .plot { background: #fff; width: fit-content; max-width: 100%; }
+.plot svg { min-width: 40rem; max-width: 100%; height: auto; } dt { font-weight: 600; }
 th.text, td.text { text-align: left; white-space: normal; } h2 { margin-top: 3rem; } dd { margin-bottom: .5rem; overflow-wrap: anywhere; }
 small { opacity: .8; }
 </style></head><body><main>
@@ -117,9 +128,12 @@ fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
     let hosts = hosts(rows);
     let policies = policies(rows, experiment);
     let (_, unit) = experiment.metric;
-    let _ = write!(page, "<table><tr><th>{unit}</th><th>published</th>");
+    let is_published = is_published(rows);
+    let _ = write!(page, "<table><tr><th>{unit}</th>");
+    page.push_str(if is_published { "<th>published</th>" } else { "" });
     for host in &hosts {
-        let _ = write!(page, "<th colspan=\"2\">{}</th>", escaped(host));
+        let (host, baseline) = (escaped(host), escaped(experiment.baseline));
+        let _ = write!(page, "<th>{host}</th><th>against {baseline}</th>");
     }
     let brackets = hosts.len() > 1;
     page.push_str(if brackets { "<th>bracket over the hosts</th></tr>" } else { "</tr>" });
@@ -133,7 +147,10 @@ fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
             _ => String::new(),
         };
         let own = if policy.starts_with("homing") { " class=\"own\"" } else { "" };
-        let _ = write!(page, "<tr><td{own}>{}</td><td>{published}</td>", escaped(policy));
+        let _ = write!(page, "<tr><td{own}>{}</td>", escaped(policy));
+        if is_published {
+            let _ = write!(page, "<td>{published}</td>");
+        }
         for host in &hosts {
             let Some(row) = of(host) else {
                 page.push_str("<td></td><td></td>");
@@ -145,7 +162,7 @@ fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
                 page,
                 "<td{class}>{:.1}{} <small>± {:.1}</small></td><td>{delta}</td>",
                 row.value.mean,
-                mark(row.kind),
+                star(row.kind),
                 row.value.sd
             );
         }
@@ -163,7 +180,8 @@ fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
     }
     let error = |host: &&str| error(experiment, of_host(rows, host));
     if hosts.iter().any(|host| error(host).is_some()) {
-        let _ = write!(page, "<tr><td>{}</td><td></td>", experiment.error_name());
+        let _ = write!(page, "<tr><td>{}</td>", experiment.error_name());
+        page.push_str(if is_published { "<td></td>" } else { "" });
         for host in &hosts {
             let error = error(host).map_or_else(String::new, |error| format!("{error:.2}"));
             let _ = write!(page, "<td></td><td>{error}</td>");
@@ -177,7 +195,7 @@ fn of_host<'a>(rows: &[&'a Row], host: &str) -> impl Iterator<Item = &'a Row> {
     rows.iter().copied().filter(move |row| row.key.host == host)
 }
 
-fn mark(kind: Kind) -> &'static str {
+fn star(kind: Kind) -> &'static str {
     if kind == Kind::Fitted { "*" } else { "" }
 }
 
@@ -187,7 +205,10 @@ fn table_beside(page: &mut String, experiment: &Experiment, rows: &[&Row], about
         return;
     }
     let hosts = hosts(rows);
-    let _ = write!(page, "<table><tr><th>{}</th><th>published</th>", escaped(about));
+    let figures = || rows.iter().filter_map(|row| row.beside(about));
+    let is_published = figures().any(|figure| figure.published.is_some());
+    let _ = write!(page, "<table><tr><th>{}</th>", escaped(about));
+    page.push_str(if is_published { "<th>published</th>" } else { "" });
     for host in &hosts {
         let _ = write!(page, "<th>{}</th>", escaped(host));
     }
@@ -201,7 +222,10 @@ fn table_beside(page: &mut String, experiment: &Experiment, rows: &[&Row], about
         }
         let published = figures.iter().flatten().find_map(|figure| figure.published);
         let published = published.map_or_else(String::new, |value| format!("{value:.2}"));
-        let _ = write!(page, "<tr><td>{}</td><td>{published}</td>", escaped(policy));
+        let _ = write!(page, "<tr><td>{}</td>", escaped(policy));
+        if is_published {
+            let _ = write!(page, "<td>{published}</td>");
+        }
         for figure in figures {
             let Some(figure) = figure else {
                 page.push_str("<td></td>");
@@ -209,7 +233,7 @@ fn table_beside(page: &mut String, experiment: &Experiment, rows: &[&Row], about
             };
             let class = if figure.kind == Kind::Fitted { " class=\"fitted\"" } else { "" };
             let Stat { mean, sd, .. } = figure.value;
-            let mark = mark(figure.kind);
+            let mark = star(figure.kind);
             let _ = write!(page, "<td{class}>{mean:.2}{mark} <small>± {sd:.2}</small></td>");
         }
         page.push_str("</tr>");
@@ -219,27 +243,20 @@ fn table_beside(page: &mut String, experiment: &Experiment, rows: &[&Row], about
 
 /// The legend: which colour is which host.
 fn legend(rows: &[&Row]) -> String {
-    let mut text = String::from("<p><small>published: the black bars");
+    let mut text = String::from("<p><small>");
+    text.push_str(if is_published(rows) { "published: the black bars; " } else { "" });
     for (number, host) in hosts(rows).into_iter().enumerate() {
-        let RGBColor(red, green, blue) = COLORS[number % COLORS.len()];
+        let RGBColor(red, green, blue) = COLOURS[number % COLOURS.len()];
+        let mark = MARKS[number % MARKS.len()];
         let _ = write!(
             text,
-            "; <span style=\"color:rgb({red},{green},{blue})\">●</span> {}",
+            "<span style=\"color:rgb({red},{green},{blue})\">{mark}</span> {}  ",
             escaped(host)
         );
     }
     text.push_str("</small></p>");
     text
 }
-
-/// The colours, one for each host.
-const COLORS: [RGBColor; 5] = [
-    RGBColor(200, 60, 60),
-    RGBColor(40, 110, 200),
-    RGBColor(40, 150, 70),
-    RGBColor(200, 140, 20),
-    RGBColor(130, 80, 180),
-];
 
 /// Changes against the baseline: the published ones as lines, the simulated ones as dots with
 /// their spread.
@@ -283,7 +300,7 @@ fn plot(experiment: &Experiment, rows: &[&Row]) -> Option<String> {
                 let name = names.iter().enumerate().find(here);
                 name.map_or_else(String::new, |(_, name)| (*name).to_owned())
             })
-            .x_desc("change against the baseline, %")
+            .x_desc(format!("change against {}, %", experiment.baseline))
             .draw()
             .ok()?;
         for (place, policy) in policies.iter().enumerate() {
@@ -296,9 +313,9 @@ fn plot(experiment: &Experiment, rows: &[&Row]) -> Option<String> {
                     chart.draw_series([PathElement::new(ends, BLACK.stroke_width(3))]).ok()?;
                 }
                 let (delta, ends) = (row.delta_pct?, bar(row)?.map(|end| (end, at)));
-                let color = COLORS[number % COLORS.len()];
+                let color = COLOURS[number % COLOURS.len()];
                 chart.draw_series([PathElement::new(ends, color.stroke_width(1))]).ok()?;
-                chart.draw_series([Circle::new((delta, at), 3, color.filled())]).ok()?;
+                mark(chart.plotting_area(), color, number, (delta, at)).ok()?;
             }
         }
         root.present().ok()?;
@@ -374,7 +391,7 @@ mod tests {
         let rows = rows(wq, &measures, &GivenCosts::default());
         let svg = plot(wq, &rows.iter().collect::<Vec<_>>()).unwrap();
         let dots: Vec<f64> = numbers(&svg, "<circle", "cx").concat();
-        let bars = numbers(&svg, "stroke=\"#C83C3C\"", "points");
+        let bars = numbers(&svg, "stroke=\"#0072B2\"", "points");
         assert_eq!((dots.len(), bars.len()), (3, 3), "{svg}");
         // From -50 to 100 per cent.
         let point = (dots[1] - dots[0]) / 150.0;

@@ -6,15 +6,13 @@ use plotters::prelude::*;
 
 use super::report::escaped;
 use super::{COMPARED, Comparison, Measure, NOISE_PCT, STANDARD, Stat, figures, standings};
+use crate::plot::COLOURS;
 
 /// How many places are named.
 const WORST: usize = 20;
 
-const LOADS: [(&str, RGBColor); 3] = [
-    ("HIGH", RGBColor(200, 60, 60)),
-    ("MED", RGBColor(40, 110, 200)),
-    ("LOW", RGBColor(40, 150, 70)),
-];
+const LOADS: [(&str, RGBColor); 3] =
+    [("HIGH", COLOURS[0]), ("MED", COLOURS[1]), ("LOW", COLOURS[2])];
 
 /// Adds a section, if anything was compared.
 pub(super) fn section(page: &mut String, measures: &[Measure]) {

@@ -173,6 +173,11 @@ pub fn hosts<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
     once(rows, |row| &row.key.host)
 }
 
+/// Whether any of these figures was published, so that a column for that says something.
+pub fn is_published(rows: &[&Row]) -> bool {
+    rows.iter().any(|row| row.published.or(row.published_delta_pct).is_some())
+}
+
 /// The policies of a table, each once: the baseline first, then the others as published, then those
 /// that are not.
 pub fn policies<'a>(rows: &[&'a Row], experiment: &Experiment) -> Vec<&'a str> {

@@ -43,6 +43,21 @@ impl HostModel {
             Self::Pinned => "pinned",
         }
     }
+
+    /// What it is, in a few words.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Cfs => "Linux's fair scheduler as of 6.4",
+            Self::Confined => "the same, with issuers that stay in the cache on which they began",
+            Self::NearNewIdle => {
+                "the same, where a CPU that becomes idle looks no further than its cache"
+            }
+            Self::RareNewIdle => {
+                "the same, where it looks beyond its cache only if it was idle for long lately"
+            }
+            Self::Pinned => "the same, with issuers that stay on the CPU on which they began",
+        }
+    }
 }
 
 /// See the module. The defaults are those of Linux 6.4 with a tick of 1 ms.
