@@ -146,15 +146,25 @@ fn as_listed<T>(
     });
     match meant {
         Some(meant) => Ok(act(client, &meant)?),
-        None => Err(with_closest(error, client)),
+        None => Err(with_advice(error, client)),
     }
 }
 
 /// The error, or one that names what may have been meant.
-fn with_closest(error: ClientError, client: &mut Client) -> anyhow::Error {
-    if let ClientError::Attribute(AttributeError::NotFound { path }) = &error
-        && let Ok(Some(closest)) = client.closest(path)
-    {
+fn with_advice(error: ClientError, client: &mut Client) -> anyhow::Error {
+    let ClientError::Attribute(AttributeError::NotFound { path }) = &error else {
+        return error.into();
+    };
+    let path = path.trim_end_matches('/');
+    let below = client.list(path).unwrap_or_default();
+    if let Some(first) = below.first() {
+        let first = printable_name(&first.path);
+        return anyhow!(
+            "{path:?} is no attribute, but holds some, such as {first}: `homing ls {}` lists them",
+            printable_name(path)
+        );
+    }
+    if let Ok(Some(closest)) = client.closest(path) {
         let closest = printable_name(&closest);
         return anyhow!("there is no attribute {path:?}: did you mean {closest}?");
     }

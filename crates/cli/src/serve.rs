@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use homing::control::{AttributeTree, ControlSocket, Trees};
 use homing::{Runtime, Scope};
 use homing_control::ByteSize;
@@ -118,7 +119,8 @@ pub(crate) struct ServeArgs {
     request_memory: Option<ByteSize>,
 
     /// How far encryption may spread from the CPU of its connection
-    #[arg(long, value_name = "SCOPE", default_value = "cache", help_heading = "Scheduling")]
+    #[arg(long, value_name = "SCOPE", default_value = "cache", help_heading = "Scheduling",
+        value_parser = PossibleValuesParser::new(Scope::ALL.map(Scope::name)).try_map(|name| name.parse::<Scope>()))]
     affinity_scope: Scope,
 
     /// Never let encryption leave that scope, even if CPUs outside it are idle

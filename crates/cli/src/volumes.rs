@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::{fs, io};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
-use homing_volume::luks::{self, Access, Container, FormatOptions, Kdf};
+use homing_volume::luks::{self, Access, Container, FormatOptions, Kdf, LuksError};
 use homing_volume::{Block, SectorSize};
 use rustix::fs::{Access as FolderAccess, AtFlags, CWD};
 use rustix::io::Errno;
@@ -118,7 +118,7 @@ pub(crate) fn open_or_make(
             );
         }
         return match key {
-            Some(key) => open(args, image, key, cache),
+            Some(key) => open(args, image, key, cache).map_err(|error| with_newline(error, key)),
             None => open(args, image, &passphrase::ask(image)?, cache),
         };
     }
@@ -139,6 +139,17 @@ pub(crate) fn open_or_make(
         fs::remove_file(image).with_context(|| format!("cannot remove {}", image.display()))?;
     }
     opened
+}
+
+/// The error, with what is usual if a key file was written by an editor or by `echo`.
+fn with_newline(error: anyhow::Error, key: &Passphrase) -> anyhow::Error {
+    let is_wrong = matches!(error.downcast_ref(), Some(LuksError::WrongPassphrase { .. }));
+    if is_wrong && key.ends_with(b"\n") {
+        return anyhow!(
+            "{error}: the key file ends with a newline, which counts; without it: printf %s \"$(cat KEY)\" > KEY2"
+        );
+    }
+    error
 }
 
 /// Refuses options for a new volume that are not true of one that is there.

@@ -62,6 +62,9 @@ fn a_key_that_does_not_open_is_refused() {
     let scratch = with_a_container();
     scratch.file("wrong", b"another passphrase");
     refused(&scratch, &["disk.img", "--key-file", "wrong"], &["disk.img"]);
+    let key = fs::read(scratch.path("key")).unwrap();
+    fs::write(scratch.path("edited"), [&key[..], b"\n"].concat()).unwrap();
+    refused(&scratch, &["disk.img", "--key-file", "edited"], &["disk.img", "ends with a newline"]);
     refused(&scratch, &["disk.img", "--key-file", "nonesuch"], &["nonesuch"]);
     still_serves(&scratch);
 }
