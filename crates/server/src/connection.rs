@@ -32,6 +32,9 @@ const IN_FLIGHT_BASE: usize = 4096;
 /// Extents in one block status reply; the spec allows 2^20.
 const EXTENT_COUNT_MAX: usize = 4096;
 
+/// So many requests of a client that is gone are kept until it turns out whether it has said
+/// good-bye. Guessed: more than a client has under way.
+const DEFERRED_MAX: usize = 10_000;
 /// Batches of replies after which a connection lets other threads go first: the scheduler's time
 /// slices are longer than clients like to wait. Measured with 24 clients on 2 CPUs: p99 falls by a
 /// fifth, at no cost; with 3 in place of 8 it falls by 40 %, for 5 % more CPU time.
@@ -63,6 +66,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
         sends: 0,
         said_good_bye: false,
         unheard: None,
+        deferred: Vec::new(),
         came: Instant::now(),
         polls: BusyPoll::new(&shared.pollers),
     };
@@ -72,6 +76,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
     if !connection.said_good_bye {
         peer.note_lost();
     }
+    connection.deferred.drain(..).for_each(|_| peer.tally.note_given_up());
     // If rubbish followed instead of a request, the requests before it are done all the same.
     let result = ended.and(connection.run_batch());
     if let Err(End::NoMemory(_)) = result {
@@ -102,6 +107,9 @@ struct Connection {
     /// Why nobody receives replies any more. What the client had asked for before is done all the
     /// same: it may have said good-bye behind that.
     unheard: Option<io::Error>,
+    /// What may be any amount, and came after nobody received replies any more: done only if the
+    /// client says good-bye behind it. Requests under way may be done in any order.
+    deferred: Vec<(Asked, Punch, u64, u32, bool)>,
     /// When the last bytes came.
     came: Instant,
     polls: BusyPoll,
@@ -121,6 +129,9 @@ impl Connection {
             match checked {
                 Ok(Command::Disconnect) => {
                     self.said_good_bye = true;
+                    for (asked, what, offset, length, fua) in std::mem::take(&mut self.deferred) {
+                        self.punch(asked, what, offset, length, fua)?;
+                    }
                     self.send()?;
                     return Ok(());
                 }
@@ -146,6 +157,9 @@ impl Connection {
                     }
                     self.refuse(request.cookie, refusal.errno, &refusal.message)?;
                 }
+            }
+            if self.deferred.len() > DEFERRED_MAX {
+                return Ok(());
             }
             if self.outbox.len() + self.batch.read_len() >= BATCH_LEN {
                 self.send()?;
@@ -477,6 +491,10 @@ impl Connection {
         length: u32,
         fua: bool,
     ) -> Result<(), End> {
+        if !self.said_good_bye && self.peer.is_unheard() {
+            self.deferred.push((asked, what, offset, length, fua));
+            return Ok(());
+        }
         let weight = length.min(punching::WEIGHT_MAX);
         self.send_if_full(weight)?;
         // Long ones are nothing for this thread: other requests of its client would wait for it.
