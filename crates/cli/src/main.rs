@@ -16,6 +16,7 @@ mod opening;
 mod output;
 mod passphrase;
 mod process;
+mod progress;
 mod prompt;
 mod serve;
 mod source;

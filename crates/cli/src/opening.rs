@@ -1,13 +1,13 @@
 //! What is told while several volumes are opened, which takes a while for each: a bar to who waits
 //! at a terminal, and to systemd that it should go on waiting.
 
-use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use sd_notify::NotifyState;
 
+use crate::progress;
 use crate::systemd::tell_systemd;
 
 /// How long one volume may take: a passphrase is tried for seconds, on a busy machine for more.
@@ -21,13 +21,11 @@ pub(crate) struct Opening {
 impl Opening {
     /// `is_quiet`: whether nothing is asked meanwhile, and nothing made, of which the log tells.
     pub(crate) fn of(count: usize, is_quiet: bool) -> Self {
-        let bar = if count > 1 && is_quiet && std::io::stderr().is_terminal() {
-            ProgressBar::new(count as u64)
+        let bar = if count > 1 && is_quiet {
+            progress::bar("opening {bar:24} {pos}/{len}  {msg}", count)
         } else {
             ProgressBar::hidden()
         };
-        let style = ProgressStyle::with_template("opening {bar:24} {pos}/{len}  {msg}");
-        bar.set_style(style.expect("the template is well-formed"));
         Self { bar, count }
     }
 

@@ -8,10 +8,9 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::Args;
 use homing::{Allowed, Cpu, CpuId, CpuSet, LatencyMatrix, Machine, Scope};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 
-use crate::output;
+use crate::{output, progress};
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -186,12 +185,7 @@ fn limits(machine: &Machine, allowed: &Allowed) -> String {
 }
 
 fn measure(cpus: &CpuSet) -> LatencyMatrix {
-    let bar = ProgressBar::new(0);
-    if !std::io::stderr().is_terminal() {
-        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
-    }
-    let style = ProgressStyle::with_template("measuring {bar:24} {pos}/{len} pairs");
-    bar.set_style(style.expect("the template is well-formed"));
+    let bar = progress::bar("measuring {bar:24} {pos}/{len} pairs", 0);
     let matrix = homing::core_to_core(cpus, |done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);

@@ -1,6 +1,5 @@
 //! The load of `homing serve --try`, and its table.
 
-use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,11 +8,10 @@ use homing_control::ByteSize;
 use homing_server::Endpoint;
 use homing_server::load::{self, Pattern, Phase, PhaseResult, Written};
 use homing_volume::SectorSize;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::output;
 use crate::table::{align, grouped_digits, in_parts, table};
+use crate::{output, progress};
 
 const PHASE_TIME: Duration = Duration::from_millis(1200);
 
@@ -60,13 +58,7 @@ pub(crate) fn check_size(size: ByteSize) -> anyhow::Result<()> {
 
 /// Runs all phases against the export.
 pub(crate) fn run(endpoint: &Endpoint, export: &str) -> anyhow::Result<Vec<Row>> {
-    let bar = ProgressBar::new(PHASES.len() as u64);
-    if std::io::stderr().is_terminal() {
-        let style = ProgressStyle::with_template("{bar:24} {pos}/{len}  {msg}");
-        bar.set_style(style.expect("the template is well-formed"));
-    } else {
-        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
-    }
+    let bar = progress::bar("{bar:24} {pos}/{len}  {msg}", PHASES.len());
     let mut written = Written::default();
     let mut rows = Vec::new();
     for phase in &PHASES {

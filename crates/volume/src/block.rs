@@ -155,20 +155,29 @@ pub trait Block: Send + Sync {
     }
 
     /// Says that the contents are not needed any more; what they are afterwards is undefined.
-    /// A device may ignore it.
-    fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError>;
+    /// A device may ignore it, as one does that does not override this.
+    fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError> {
+        let _ = (offset, length);
+        Ok(())
+    }
 
-    /// Says that the contents will be read soon. A hint: it cannot fail.
-    fn prefetch(&self, offset: u64, length: u64);
+    /// Says that the contents will be read soon. A hint: it cannot fail, and may be ignored.
+    fn prefetch(&self, offset: u64, length: u64) {
+        let _ = (offset, length);
+    }
 
     /// Which parts of a range are allocated: at least one extent, at most `count_max`, from
-    /// `offset` on without gaps, and not beyond `length`.
+    /// `offset` on without gaps, and not beyond `length`. Of a device that does not override this
+    /// everything is.
     fn extents(
         &self,
         offset: u64,
         length: u64,
         count_max: usize,
-    ) -> Result<Vec<Extent>, BlockError>;
+    ) -> Result<Vec<Extent>, BlockError> {
+        let _ = (offset, count_max);
+        Ok(vec![Extent { length, allocated: true }])
+    }
 
     /// A guess at what moving `length` bytes through this layer and those below costs, in
     /// nanoseconds of CPU time.

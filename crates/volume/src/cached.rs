@@ -392,7 +392,6 @@ mod tests {
         fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError> {
             self.memory.discard(offset, length)
         }
-        fn prefetch(&self, _: u64, _: u64) {}
         fn extents(&self, _: u64, length: u64, _: usize) -> Result<Vec<Extent>, BlockError> {
             Ok(vec![Extent { length, allocated: false }])
         }

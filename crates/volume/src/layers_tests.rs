@@ -11,7 +11,7 @@ use homing_cache::pages::PageCache;
 use homing_durable::Durable;
 use homing_runtime::Runtime;
 
-use crate::block::{Block, BlockError, Durability, Extent, Write};
+use crate::block::{Block, BlockError, Durability, Write};
 use crate::xts::{Cipher, SectorSize, XtsKey};
 use crate::{Bytes, Cached, Crypt, File, WritePolicy};
 
@@ -97,12 +97,6 @@ impl Block for Shared {
 
     fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError> {
         self.write_zeroes(offset, length, Durability::Written)
-    }
-
-    fn prefetch(&self, _: u64, _: u64) {}
-
-    fn extents(&self, _: u64, length: u64, _: usize) -> Result<Vec<Extent>, BlockError> {
-        Ok(vec![Extent { length, allocated: true }])
     }
 
     fn cost_ns(&self, length: u64) -> u64 {

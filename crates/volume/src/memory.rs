@@ -60,8 +60,6 @@ impl Block for Memory {
         self.write_zeroes(offset, length, Durability::Written)
     }
 
-    fn prefetch(&self, _offset: u64, _length: u64) {}
-
     fn extents(
         &self,
         offset: u64,

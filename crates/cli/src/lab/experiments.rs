@@ -2,7 +2,6 @@
 //! `experiment_tables`.
 
 use std::fmt;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,14 +17,14 @@ use homing_lab::experiments::{
     Shard, ShardError, Sweep,
 };
 use homing_lab::fsync as real;
-use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState};
 use serde_json::json;
 use signal_hook::iterator::Signals;
 
 use super::once;
 use super::{compare, experiment_tables, fsync};
 use crate::stop::{self, ending_signals, stop_then_end};
-use crate::{output, written};
+use crate::{output, progress, written};
 
 /// How many runs are done at a time at most: each takes memory before the first one begins.
 const RUNS_MAX: usize = 4_000_000;
@@ -462,18 +461,20 @@ pub(super) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
 
 /// A bar on a terminal, and nothing anywhere else.
 pub(super) fn bar(doing: &str, runs: usize) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(runs as u64);
     let template = format!("{doing} {{bar:30}} {{pos}}/{{len}} runs{{left}}");
-    let style = ProgressStyle::with_template(&template).expect("the template is well-formed");
+    let bar = progress::bar(&template, runs);
+    if bar.is_hidden() {
+        return bar;
+    }
     // Before a run has ended, nothing tells how long they take.
-    bar.set_style(style.with_key("left", |state: &ProgressState, to: &mut dyn fmt::Write| {
-        if state.pos() > 0 {
-            let _ = write!(to, ", {:#} left", HumanDuration(state.eta()));
-        }
-    }));
+    bar.set_style(progress::style(&template).with_key(
+        "left",
+        |state: &ProgressState, to: &mut dyn fmt::Write| {
+            if state.pos() > 0 {
+                let _ = write!(to, ", {:#} left", HumanDuration(state.eta()));
+            }
+        },
+    ));
     // The first run may take long, and a blank terminal looks like a program that hangs.
     bar.enable_steady_tick(REDRAWN);
     bar

@@ -1,6 +1,5 @@
 //! `homing lab trace`: what is asked for, read, replayed, and shown by `tables` or `json`.
 
-use std::io::IsTerminal;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -10,11 +9,11 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use homing_lab::compare::{Candidate, Plan, Progress};
 use homing_lab::{Column, Format, REQUESTS_MAX, Size, Trace, TraceError, policies};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 
 use super::{json, once, tables};
 use crate::count::count;
-use crate::{output, written};
+use crate::{output, progress, written};
 
 /// Sizes if none are given: to look at one policy, to compare many, to draw curves.
 const ONE_SIZE: [&str; 1] = ["5%"];
@@ -146,7 +145,7 @@ pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.plot {
         check_plot(path)?;
     }
-    let bar = bar();
+    let bar = progress::bar("{msg}", 0);
     let traces = load(args, &bar)?;
     let sizes = sizes(args);
     let candidates = candidates(args, compare);
@@ -156,7 +155,7 @@ pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<()> {
         bar.set_length(progress.all);
         bar.set_position(progress.done);
     };
-    bar.set_style(style("replaying {bar:30} {percent}%, {eta} left"));
+    bar.set_style(progress::style("replaying {bar:30} {percent}%, {eta} left"));
     let mut plotted = Ok(());
     let text = if compare {
         let comparison = plan.run(&tell);
@@ -276,18 +275,4 @@ fn check_plot(path: &Path) -> anyhow::Result<()> {
 
 fn default_threads(compare: bool) -> usize {
     if compare { thread::available_parallelism().map_or(1, NonZeroUsize::get) } else { 1 }
-}
-
-/// A bar on a terminal, and nothing anywhere else.
-fn bar() -> ProgressBar {
-    let bar = ProgressBar::new(0);
-    if !std::io::stderr().is_terminal() {
-        bar.set_draw_target(ProgressDrawTarget::hidden());
-    }
-    bar.set_style(style("{msg}"));
-    bar
-}
-
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).expect("the template is well-formed")
 }

@@ -1,19 +1,22 @@
 //! First in, first out: the floor that everything is measured from.
 
-use super::ring::Ring;
+use std::collections::VecDeque;
+
 use crate::policy::{Page, Policy, Request, Setup};
 
 /// Evicts the page that came first, whatever happened to it since.
 #[derive(Debug)]
 pub struct Fifo {
-    queue: Ring,
+    capacity: usize,
+    queue: VecDeque<Page>,
     held: Vec<bool>,
 }
 
 impl Fifo {
     /// An empty one.
     pub fn new(setup: &Setup) -> Self {
-        Self { queue: Ring::new(setup.capacity), held: vec![false; setup.pages] }
+        let queue = VecDeque::with_capacity(setup.capacity);
+        Self { capacity: setup.capacity, queue, held: vec![false; setup.pages] }
     }
 }
 
@@ -23,13 +26,13 @@ impl Policy for Fifo {
         if std::mem::replace(&mut self.held[request.page as usize], true) {
             return true;
         }
-        if self.queue.is_full() {
-            let oldest = self.queue.replace(request.page);
+        if self.queue.len() == self.capacity
+            && let Some(oldest) = self.queue.pop_front()
+        {
             self.held[oldest as usize] = false;
             evicted.push(oldest);
-        } else {
-            self.queue.push(request.page);
         }
+        self.queue.push_back(request.page);
         false
     }
 

@@ -13,7 +13,6 @@ mod lirs;
 mod lru;
 mod mglru_kernel;
 mod opt;
-mod ring;
 mod s3_fifo;
 mod sieve;
 mod sketch;

@@ -14,7 +14,8 @@
 //! small queue. The page is a ghost until as many others were evicted from there as main is to
 //! hold.
 
-use super::ring::Ring;
+use std::collections::VecDeque;
+
 use crate::policy::{Page, Policy, Request, Setup};
 
 /// Share of the small queue, from the paper.
@@ -36,8 +37,8 @@ pub struct S3Fifo {
     demoted: Vec<u64>,
     /// Evictions from the small queue.
     demotions: u64,
-    small: Ring,
-    main: Ring,
+    small: VecDeque<Page>,
+    main: VecDeque<Page>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +58,8 @@ impl S3Fifo {
             states: vec![State::Absent; setup.pages],
             demoted: vec![0; setup.pages],
             demotions: 0,
-            small: Ring::new(setup.capacity),
-            main: Ring::new(setup.capacity),
+            small: VecDeque::with_capacity(setup.capacity),
+            main: VecDeque::with_capacity(setup.capacity),
         }
     }
 
@@ -73,11 +74,11 @@ impl S3Fifo {
 
     /// Goes through the small queue until a page leaves it that was not used enough.
     fn evict_small(&mut self) -> Option<Page> {
-        while let Some(page) = self.small.pop() {
+        while let Some(page) = self.small.pop_front() {
             let state = &mut self.states[page as usize];
             if matches!(state, State::Held { uses: PROMOTE_USES.. }) {
                 *state = State::Held { uses: 0 };
-                self.main.push(page);
+                self.main.push_back(page);
             } else {
                 *state = State::Absent;
                 self.demotions += 1;
@@ -91,7 +92,8 @@ impl S3Fifo {
     /// Takes the oldest page of the main queue; used ones go round again.
     fn evict_main(&mut self) -> Page {
         loop {
-            let page = self.main.pop().expect("what is not in the small queue is in this one");
+            let page =
+                self.main.pop_front().expect("what is not in the small queue is in this one");
             let state = &mut self.states[page as usize];
             let State::Held { uses: uses @ 1.. } = state else {
                 *state = State::Absent;
@@ -99,7 +101,7 @@ impl S3Fifo {
                 return page;
             };
             *uses -= 1;
-            self.main.push(page);
+            self.main.push_back(page);
         }
     }
 
@@ -122,9 +124,9 @@ impl Policy for S3Fifo {
         }
         self.states[page as usize] = State::Held { uses: 0 };
         if self.is_ghost(page) {
-            self.main.push(page);
+            self.main.push_back(page);
         } else {
-            self.small.push(page);
+            self.small.push_back(page);
         }
         false
     }

@@ -26,7 +26,7 @@ const MAGAZINE: usize = 32;
 /// A block's line is asked for when so many others are to be used before it.
 const AHEAD: usize = 4;
 
-/// 16,384 blocks: 1 to 2 MB of each size.
+/// 16,384 blocks: 0.7 to 2 MB of each size.
 const DEPOT_MAGAZINES: usize = 512;
 
 /// Some free blocks of one size. They are listed beside each other and not linked through their

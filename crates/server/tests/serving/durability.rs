@@ -8,7 +8,7 @@ use std::time::Duration;
 use homing_nbd::RequestHeader;
 use homing_nbd::wire::{command, command_flag};
 use homing_server::{CryptOn, ServerOptions};
-use homing_volume::{Block, BlockError, Bytes, Durability, Extent, File};
+use homing_volume::{Block, BlockError, Bytes, Durability, File};
 
 use crate::client::Pipelined;
 use crate::{serve, socket};
@@ -68,12 +68,6 @@ impl Block for Disk {
     fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError> {
         self.change(offset, length as usize, Durability::Written, |bytes| bytes.fill(DISCARDED));
         Ok(())
-    }
-
-    fn prefetch(&self, _: u64, _: u64) {}
-
-    fn extents(&self, _: u64, length: u64, _: usize) -> Result<Vec<Extent>, BlockError> {
-        Ok(vec![Extent { length, allocated: true }])
     }
 
     fn cost_ns(&self, length: u64) -> u64 {

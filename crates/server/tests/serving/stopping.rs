@@ -77,8 +77,6 @@ impl Block for Hangs {
         self.below.discard(offset, length)
     }
 
-    fn prefetch(&self, _: u64, _: u64) {}
-
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>, BlockError> {
         self.below.extents(offset, length, max)
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use homing_nbd::wire::{command, command_flag};
 use homing_server::{CryptOn, ServerOptions};
-use homing_volume::{Block, BlockError, Durability, Extent};
+use homing_volume::{Block, BlockError, Durability};
 
 use crate::client::{Pipelined, Request, encode};
 use crate::{device, with_server_and_handle, with_server_of};
@@ -57,16 +57,8 @@ impl Block for Slow {
         Ok(())
     }
 
-    fn discard(&self, _: u64, _: u64) -> Result<(), BlockError> {
-        Ok(())
-    }
-
     fn prefetch(&self, _: u64, _: u64) {
         panic!("for a test");
-    }
-
-    fn extents(&self, _: u64, length: u64, _: usize) -> Result<Vec<Extent>, BlockError> {
-        Ok(vec![Extent { length, allocated: true }])
     }
 
     fn cost_ns(&self, length: u64) -> u64 {
@@ -111,16 +103,6 @@ impl Block for Zeroed {
 
     fn flush(&self) -> Result<(), BlockError> {
         Ok(())
-    }
-
-    fn discard(&self, _: u64, _: u64) -> Result<(), BlockError> {
-        Ok(())
-    }
-
-    fn prefetch(&self, _: u64, _: u64) {}
-
-    fn extents(&self, _: u64, length: u64, _: usize) -> Result<Vec<Extent>, BlockError> {
-        Ok(vec![Extent { length, allocated: true }])
     }
 
     fn cost_ns(&self, length: u64) -> u64 {
