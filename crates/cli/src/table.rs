@@ -38,7 +38,7 @@ pub(crate) fn in_parts(table: &Table, keys: usize) -> String {
 fn parts_within(table: &Table, keys: usize, width: Option<u16>) -> String {
     let widths = widths(table);
     let room = width.unwrap_or(u16::MAX);
-    let own: u16 = widths.iter().take(keys).sum();
+    let own = sum(&widths[..keys.min(widths.len())]);
     let mut parts: Vec<Vec<usize>> = Vec::new();
     let mut taken = u16::MAX;
     for (column, width) in widths.iter().enumerate().skip(keys) {
@@ -73,7 +73,8 @@ pub(crate) fn texts(table: &Table) -> String {
 fn texts_within(table: &Table, width: Option<u16>) -> String {
     let mut widths = widths(table);
     widths.pop();
-    let Some(width) = width.filter(|width| *width >= widths.iter().sum::<u16>() + TEXT_MIN) else {
+    let needed = sum(&widths).saturating_add(TEXT_MIN);
+    let Some(width) = width.filter(|width| *width >= needed) else {
         return table.trim_fmt();
     };
     let mut table = table.clone();
@@ -84,6 +85,10 @@ fn texts_within(table: &Table, width: Option<u16>) -> String {
     table.trim_fmt()
 }
 
+fn sum(widths: &[u16]) -> u16 {
+    widths.iter().fold(0, |sum, width| sum.saturating_add(*width))
+}
+
 /// How much of a line each column takes.
 fn widths(table: &Table) -> Vec<u16> {
     let of_content = table.column_max_content_widths().into_iter();
@@ -92,7 +97,7 @@ fn widths(table: &Table) -> Vec<u16> {
             Some(ColumnConstraint::LowerBoundary(Width::Fixed(width))) => *width,
             _ => 0,
         };
-        least.max(content + column.padding_width())
+        least.max(content.saturating_add(column.padding_width()))
     };
     of_content.zip(table.column_iter()).map(width).collect()
 }
